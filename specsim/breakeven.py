@@ -1,0 +1,229 @@
+"""The accept length that a configuration needs to pay, and whether it can be had (eq. 7–11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specsim.acceptance import required_accept_rate
+from specsim.cost.communication import Estimate
+from specsim.cost.model import CostModel
+from specsim.cost.terms import Cycle
+from specsim.errors import MixedSetupError
+from specsim.prediction import CycleCost, CycleTimes, Flags, as_shape, common_shape, cycle_cost, flat
+from specsim.quantities import LEVEL, BoolArray, FloatArray, Floats, Ints, SpecConfig, Workload
+from specsim.uncertainty import probability_positive, quantile, ratio_interval
+
+PAYS = "pays"
+LOSES = "does not pay"
+UNDECIDED = "undecided"
+IMPOSSIBLE = "no accept length breaks even"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an accept length pays (eq. 7, 10), in the caller's shape.
+
+    `probability_pays` is the chance that it exceeds C/t, by whichever reading of the NCCL setting is least
+    decided; `verdict` is PAYS or LOSES where that leaves the tail outside a LEVEL interval, IMPOSSIBLE where no
+    length can, else UNDECIDED. The affordable times [ms] are the cycle, and its verify, that this length pays for.
+    """
+
+    accept_length: Floats
+    speedup: Floats
+    probability_pays: Floats
+    verdict: Any
+    affordable_cycle_ms: Floats
+    affordable_verify_ms: Floats
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """What `break_even` answers; scalars for scalar input, else arrays of the broadcast shape.
+
+    `cost_ratio` is C/t whatever is possible; `break_even_accept_length` is the same where it is at most
+    `max_accept_length`, NaN where no accept length breaks even. `interval` belongs to the ratio, at
+    quantities.LEVEL, over all readings of an NCCL setting (`by_reading`); `required_accept_rate` is eq. 9's.
+    `mixed` names the fields in which the two sides differ; empty is like for like.
+    """
+
+    spec: SpecConfig
+    workload: Workload
+    nccl: str
+    baseline_nccl: str
+    break_even_accept_length: Floats
+    cost_ratio: Floats
+    interval: tuple[Floats, Floats]
+    by_reading: dict[str, Floats]
+    max_accept_length: Ints
+    feasible: Flags
+    required_accept_rate: Floats
+    decode_ms: Floats
+    times: CycleTimes
+    mixed: tuple[str, ...]
+    verdict: Verdict | None
+
+
+def break_even(
+    model: CostModel,
+    spec: SpecConfig,
+    workload: Workload,
+    nccl: str | None = None,
+    *,
+    accept_length: Floats | None = None,
+    accept_length_error: Floats = 0.0,
+    baseline_nccl: str | None = None,
+    allow_mixed: bool = False,
+) -> BreakEven:
+    """Break-even accept length L* = C/t (eq. 7) with Fieller's interval (eq. 11), and the verdict on a length.
+
+    Arguments broadcast. `nccl` None is the model's reference setting, `baseline_nccl` None the same as `nccl`;
+    `accept_length_error` is a standard error. Raises MixedSetupError when the baseline is not like for like and
+    that is not allowed, NotIdentifiedError and UnknownSettingError as `cycle_cost`.
+    """
+    label = model.reference if nccl is None else nccl
+    shape = common_shape(spec, workload, 0.0 if accept_length is None else accept_length)
+    cost = cycle_cost(model, spec, workload, label, shape)
+    baseline = _Baseline.find(model, cost.cycle, label, baseline_nccl, allow_mixed)
+    decode, most = baseline.decode.value, flat(spec.max_accept_length, shape)
+    ratio = cost.total.value / decode
+    feasible = ratio <= most
+    low, high = _interval(model, cost, baseline.decode)
+    verdict = None
+    if accept_length is not None:
+        length, error = flat(accept_length, shape), flat(accept_length_error, shape)
+        verdict = _verdict(
+            cost, decode, length, _probability(model, cost, baseline.decode, length, error), feasible, shape
+        )
+    return BreakEven(
+        spec,
+        workload,
+        label,
+        baseline.nccl,
+        break_even_accept_length=as_shape(np.where(feasible, ratio, np.nan), shape),
+        cost_ratio=as_shape(ratio, shape),
+        interval=(as_shape(low, shape), as_shape(high, shape)),
+        by_reading=_by_reading(cost, decode, shape),
+        max_accept_length=as_shape(most.astype(np.int64), shape),
+        feasible=as_shape(feasible, shape),
+        required_accept_rate=as_shape(required_accept_rate(ratio, most - 1), shape),
+        decode_ms=as_shape(decode, shape),
+        times=CycleTimes.of(model, cost, shape),
+        mixed=baseline.mixed,
+        verdict=verdict,
+    )
+
+
+# -- the other side of the comparison ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Baseline:
+    """The plain decode that a cycle is compared with, and in which fields the two differ."""
+
+    nccl: str
+    decode: Estimate
+    mixed: tuple[str, ...]
+
+    @classmethod
+    def find(cls, model: CostModel, cycle: Cycle, nccl: str, asked: str | None, allow_mixed: bool) -> _Baseline:
+        label = nccl if asked is None else asked
+        differ = (*model.mixed, *(("nccl",) if nccl != model.setting(label).label else ()))
+        if label != nccl and not allow_mixed:
+            raise MixedSetupError(
+                f"the cycle is under NCCL setting {nccl!r} and the baseline under {label!r}: they differ in nccl;"
+                " compare like for like, or allow a mixed comparison (--allow-mixed)",
+                ("nccl",),
+            )
+        try:
+            return cls(label, model.decode(cycle, label), differ)
+        except MixedSetupError as error:
+            if not allow_mixed:
+                raise
+            if "batch_size" in error.fields:
+                return cls(label, _nearest_batch(model, cycle, label), (*differ, "batch_size"))
+            others = [setting.label for setting in model.settings if setting.decode_batches]
+            if len(others) != 1:
+                raise MixedSetupError(f"{error}; say which may stand in (--baseline-nccl)", error.fields) from None
+            return cls.find(model, cycle, nccl, others[0], allow_mixed)
+
+
+def _nearest_batch(model: CostModel, cycle: Cycle, nccl: str) -> Estimate:
+    """The baseline at the measured batch size nearest to each cycle's."""
+    batches = np.array(model.setting(nccl).decode_batches)
+    nearest = batches[np.argmin(np.abs(cycle.batch_size[:, None] - batches), axis=1)]
+    one = np.ones_like(nearest)
+    return model.decode(Cycle(nearest, one, one, one, one, nearest), nccl)
+
+
+# -- uncertainty of the ratio ------------------------------------------------------------------------------------
+
+
+def _variances(model: CostModel, cycle: Estimate, decode: Estimate) -> tuple[FloatArray, FloatArray, FloatArray]:
+    covariance = model.covariance_matrix
+    return cycle.variance(covariance), decode.variance(covariance), cycle.covariance_with(decode, covariance)
+
+
+def _interval(model: CostModel, cost: CycleCost, decode: Estimate) -> tuple[FloatArray, FloatArray]:
+    """Fieller's interval of C/t, widened over the readings of the setting."""
+    half_width = quantile(model.noise.residual_dof)
+    ends = [
+        ratio_interval(cycle.value, decode.value, _variances(model, cycle, decode), half_width)
+        for cycle in cost.readings.values()
+    ]
+    return np.min([low for low, _ in ends], axis=0), np.max([high for _, high in ends], axis=0)
+
+
+def _by_reading(cost: CycleCost, decode: FloatArray, shape: tuple[int, ...]) -> dict[str, Floats]:
+    if not cost.verify.read.any():
+        return {}
+    return {name: as_shape(cycle.value / decode, shape) for name, cycle in cost.readings.items()}
+
+
+def _probability(
+    model: CostModel, cost: CycleCost, decode: Estimate, length: FloatArray, error: FloatArray
+) -> FloatArray:
+    """P(L > C/t) by the least decided reading; one half where the readings disagree on the sign."""
+    chances = np.array([_chance(model, cycle, decode, length, error) for cycle in cost.readings.values()])
+    ahead = length * decode.value > cost.total.value
+    chance: FloatArray = np.where(ahead, np.maximum(chances.min(axis=0), 0.5), np.minimum(chances.max(axis=0), 0.5))
+    return chance
+
+
+def _chance(model: CostModel, cycle: Estimate, decode: Estimate, length: FloatArray, error: FloatArray) -> FloatArray:
+    var_cycle, var_decode, shared = _variances(model, cycle, decode)
+    # L > C/t exactly where L·t − C > 0: linear in the coefficients, so no ratio needs expanding
+    gap = length * decode.value - cycle.value
+    spread = np.sqrt(
+        np.maximum(length**2 * var_decode - 2 * length * shared + var_cycle, 0.0) + (error * decode.value) ** 2
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score = np.where(spread > 0, gap / spread, np.where(gap == 0, 0.0, np.copysign(np.inf, gap)))
+    scalar = score if score.size > 1 else float(score[0])
+    chance: FloatArray = np.reshape(probability_positive(scalar, model.noise.residual_dof), score.shape)
+    return chance
+
+
+def _verdict(
+    cost: CycleCost,
+    decode: FloatArray,
+    length: FloatArray,
+    pays: FloatArray,
+    feasible: BoolArray,
+    shape: tuple[int, ...],
+) -> Verdict:
+    sure = (1 + LEVEL) / 2
+    words = np.where(pays >= sure, PAYS, np.where(pays <= 1 - sure, LOSES, UNDECIDED))
+    words = np.where(feasible, words, IMPOSSIBLE)
+    afford = length * decode
+    rest = cost.total.value - cost.verify.point.value
+    return Verdict(
+        as_shape(length, shape),
+        as_shape(afford / cost.total.value, shape),
+        as_shape(pays, shape),
+        as_shape(words, shape),
+        as_shape(afford, shape),
+        as_shape(afford - rest, shape),
+    )

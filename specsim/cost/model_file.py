@@ -1,0 +1,40 @@
+"""The JSON form of a CostModel; the one place where its bytes are read and checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from specsim.cost.model import CostModel
+from specsim.errors import Fault, InputError
+
+SCHEMA = "specsim-model/1"
+_ADAPTER = TypeAdapter(CostModel)
+
+
+def dump(model: CostModel) -> bytes:
+    """Bytes of the model's JSON, schema version first."""
+    body = _ADAPTER.dump_python(model, mode="json")
+    return json.dumps({"schema": SCHEMA, **body}, indent=1).encode() + b"\n"
+
+
+def read(path: Path) -> CostModel:
+    """Parse a model file; raises InputError when it is missing, not JSON, of another schema or incomplete."""
+    try:
+        body = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError([Fault(str(path), "", f"cannot be read ({error.strerror})", "")]) from None
+    except ValueError as error:
+        raise InputError(
+            [Fault(str(path), "", f"is not JSON ({error})", "a model is what 'specsim fit -o' writes")]
+        ) from None
+    found = body.pop("schema", None) if isinstance(body, dict) else None
+    if found != SCHEMA:
+        problem = f"is {found!r}" if found else "is missing: this is not a model file"
+        raise InputError([Fault(str(path), "schema", problem, f"allowed: {SCHEMA!r}, as 'specsim fit -o' writes it")])
+    try:
+        return _ADAPTER.validate_json(json.dumps(body), strict=True)
+    except ValidationError as error:
+        raise InputError(Fault(str(path), ".".join(map(str, e["loc"])), e["msg"], "") for e in error.errors()) from None

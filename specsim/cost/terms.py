@@ -1,0 +1,80 @@
+"""The terms that a cycle's time is a sum of, each linear in one coefficient (eq. 1–5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.methods import cycle_shape
+from specsim.quantities import FloatArray, SpecConfig, Workload
+
+PHASES = ("verify", "draft", "extend", "other")
+"""The phases of a speculative cycle, in the order in which they are printed; plain decode is no part of it."""
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Counts of n cycles, each a float array of shape (n,): what runs, before any time is put on it."""
+
+    batch_size: FloatArray
+    num_steps: FloatArray
+    topk: FloatArray
+    num_draft_tokens: FloatArray
+    draft_forwards: FloatArray
+    draft_tokens: FloatArray
+
+    @property
+    def verify_tokens(self) -> FloatArray:
+        """T = B·N (eq. 2)."""
+        return self.batch_size * self.num_draft_tokens
+
+    @property
+    def drafts(self) -> FloatArray:
+        """1 where the cycle drafts at all, 0 for a bare target forward (num_steps 0)."""
+        return np.where(self.num_steps > 0, 1.0, 0.0)
+
+    @classmethod
+    def of(cls, spec: SpecConfig, workload: Workload, engine: str | None) -> Cycle:
+        """The cycles of a configuration under a workload, flattened to one dimension (eq. 3 for the drafts)."""
+        parts = np.broadcast_arrays(workload.batch_size, spec.num_steps, spec.topk, spec.num_draft_tokens)
+        batch, steps, topk, width = (np.ravel(part).astype(float) for part in parts)
+        shape = cycle_shape(spec.method, engine)
+        active = np.where(steps > 0, 1.0, 0.0)
+        first = shape.width_forwards * active
+        looped = np.zeros_like(steps) if shape.loop_offset is None else np.maximum(steps + shape.loop_offset, 0.0)
+        return cls(batch, steps, topk, width, first + looped, batch * (first * width + looped * topk))
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term: the coefficient's name, the phase that it belongs to, its unit, what it means, its feature."""
+
+    name: str
+    phase: str
+    unit: str
+    meaning: str
+    feature: Callable[[Cycle], FloatArray]
+
+
+TERMS = (
+    Term("verify_fixed_ms", "verify", "ms", "verify time whatever the tokens", lambda c: np.ones_like(c.batch_size)),
+    Term("verify_per_token_ms", "verify", "ms/token", "verify time of one more token", lambda c: c.verify_tokens),
+    Term("other_fixed_ms", "other", "ms", "host, sampling, scheduling", lambda c: np.ones_like(c.batch_size)),
+    Term("draft_per_forward_ms", "draft", "ms/forward", "one draft forward", lambda c: c.draft_forwards),
+    Term("draft_fixed_ms", "draft", "ms", "drafting whatever the steps", lambda c: c.drafts),
+    Term("draft_per_token_ms", "draft", "ms/token", "one more token in the draft forwards", lambda c: c.draft_tokens),
+    Term(
+        "extend_per_token_ms", "extend", "ms/token", "re-extend of one more token", lambda c: c.drafts * c.verify_tokens
+    ),
+    Term("extend_fixed_ms", "extend", "ms", "re-extend whatever the tokens", lambda c: c.drafts),
+    Term(
+        "decode_fixed_ms", "decode", "ms", "plain decode step whatever the batch", lambda c: np.ones_like(c.batch_size)
+    ),
+    Term("decode_per_token_ms", "decode", "ms/token", "one more request in plain decode", lambda c: c.batch_size),
+)
+"""Every term, in the order in which a fit tries to identify them: an earlier one wins where two look alike."""
+
+BY_SETTING = ("verify", "decode")
+"""Phases with coefficients of their own for every NCCL setting; drafting and the rest are shared."""

@@ -1,0 +1,1 @@
+"""Measured runs that ship with specsim."""

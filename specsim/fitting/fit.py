@@ -1,0 +1,265 @@
+"""The fit: one weighted non-negative least-squares problem over all phases of all runs (eq. 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specsim.cost.model import Coefficient, CostModel, Measured, MeasuredConfiguration, NcclSetting, Noise, Span
+from specsim.cost.terms import BY_SETTING, PHASES, TERMS, Term
+from specsim.errors import NotIdentifiedError, SpecsimError
+from specsim.fitting.least_squares import Solution, solve
+from specsim.fitting.notes import notes
+from specsim.fitting.observations import Observation, observations
+from specsim.quantities import FloatArray
+from specsim.runs.like_for_like import require_like_for_like, shared_setup
+from specsim.runs.run import Run, RunSet
+
+ASSUMED_NOISE = 0.01
+"""Relative timing noise of a measurement where the runs cannot tell it. The campaign's two instruments differ
+by 0.9% on one configuration; the same cell measured in other sessions on one H100 differed by 0.3 to 0.9%."""
+
+_INFLUENCES = 1e-6  # share of the largest influence below which a row only touches a coefficient by rounding
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One measured figure beside the fit: the phases that it covers, times in ms, relative difference."""
+
+    run: str
+    nccl: str
+    phases: tuple[str, ...]
+    verify_tokens: float
+    measured_ms: float
+    fitted_ms: float
+    implied: bool
+
+    @property
+    def relative(self) -> float:
+        """(measured − fitted)/fitted."""
+        return self.measured_ms / self.fitted_ms - 1
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model, every figure it was fitted to, and the runs left out (with `excluded` saying why)."""
+
+    model: CostModel
+    residuals: tuple[Residual, ...]
+    left_out: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class _Column:
+    term: Term
+    nccl: str | None
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Fitted runs, the equations they give, the columns told apart, and the solution."""
+
+    runs: tuple[Run, ...]
+    seen: tuple[Observation, ...]
+    columns: tuple[_Column, ...]
+    solution: Solution
+
+
+def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mixed: bool = False) -> Fit:
+    """Fit a CostModel to runs (eq. 12); `noise` is the relative timing noise assumed where nothing tells it.
+
+    Runs with `excluded` set are left out and returned. Raises MixedSetupError when the rest are not like for
+    like, NotIdentifiedError when they hold no time at all.
+    """
+    if not 0 < noise < 1:
+        raise SpecsimError(f"the assumed timing noise is a fraction between 0 and 1 (0.01 is 1%), not {noise:g}")
+    everything = tuple(runs.runs if isinstance(runs, RunSet) else runs)
+    fitted = tuple(run for run in everything if not run.excluded)
+    mixed = require_like_for_like(fitted, allow_mixed)
+    seen = observations(fitted)
+    if not seen:
+        raise NotIdentifiedError(
+            "no run states a time: give verify_ms, cycle_ms or decode_ms, or output_tok_s (with accept_length)"
+        )
+    columns, folded = _told_apart(_columns(seen), seen, noise)
+    problem = _Problem(fitted, seen, columns, _solve(columns, seen, noise))
+    model = replace(_model(problem, noise), mixed=mixed)
+    model = replace(model, notes=notes(model, fitted, seen, _at_zero(problem), folded))
+    left_out = tuple(run for run in everything if run.excluded)
+    return Fit(model, _residuals(problem), left_out)
+
+
+# -- the linear problem ------------------------------------------------------------------------------------------
+
+
+def _columns(seen: tuple[Observation, ...]) -> tuple[_Column, ...]:
+    """Candidate coefficients, in the order in which the fit tries to tell them apart."""
+    alone = _measured_alone(seen)
+    whole = any(o.phases == PHASES for o in seen)
+    owners = {
+        "verify": _settings(o for o in seen if "verify" in o.phases),
+        "decode": _settings(o for o in seen if "decode" in o.phases),
+    }
+    return tuple(
+        _Column(term, owner)
+        for term in TERMS
+        if term.phase in BY_SETTING or _is_candidate(term, alone, whole)
+        for owner in (owners[term.phase] if term.phase in BY_SETTING else (None,))
+    )
+
+
+def _told_apart(
+    columns: tuple[_Column, ...], seen: tuple[Observation, ...], noise: float
+) -> tuple[tuple[_Column, ...], tuple[str, ...]]:
+    """Fold terms beside verify and decode that these runs cannot tell from earlier ones into those; name them."""
+    kept = _solve(columns, seen, noise).kept
+    stays = [bool(told) or column.term.phase in BY_SETTING for column, told in zip(columns, kept, strict=True)]
+    folded = tuple(column.term.name for column, stay in zip(columns, stays, strict=True) if not stay)
+    return tuple(column for column, stay in zip(columns, stays, strict=True) if stay), folded
+
+
+def _is_candidate(term: Term, alone: frozenset[str], whole: bool) -> bool:
+    """A phase that no run measured alone counts as part of 'other', or of its cycle, but for the draft forwards."""
+    if term.phase in alone:
+        return True
+    return whole and (term.name == "draft_per_forward_ms" or (term.phase == "other" and "verify" in alone))
+
+
+def _measured_alone(seen: Iterable[Observation]) -> frozenset[str]:
+    return frozenset(o.phases[0] for o in seen if len(o.phases) == 1)
+
+
+def _settings(seen: Iterable[Observation]) -> tuple[str, ...]:
+    return tuple(sorted({o.nccl for o in seen}))
+
+
+def _solve(columns: tuple[_Column, ...], seen: tuple[Observation, ...], noise: float) -> Solution:
+    spread = np.array([o.relative_spread for o in seen])
+    return solve(_features(columns, seen), np.array([o.time_ms for o in seen]), np.hypot(1.0, spread / noise))
+
+
+def _features(columns: tuple[_Column, ...], seen: tuple[Observation, ...]) -> FloatArray:
+    return np.array([[_feature(column, o) for column in columns] for o in seen])
+
+
+def _feature(column: _Column, seen: Observation) -> float:
+    if column.term.phase not in seen.phases or column.nccl not in (None, seen.nccl):
+        return 0.0
+    return float(column.term.feature(seen.cycle)[0])
+
+
+# -- from the solution to the model ----------------------------------------------------------------------------
+
+
+def _model(problem: _Problem, assumed: float) -> CostModel:
+    fitted, seen, columns, solution = problem.runs, problem.seen, problem.columns, problem.solution
+    noise = _noise(solution, assumed)
+    covariance = solution.unit_covariance * noise.relative**2
+    coefficients = tuple(_coefficient(column, index, problem, covariance) for index, column in enumerate(columns))
+    settings = _nccl_settings(fitted, seen)
+    alone, whole = _measured_alone(seen), any(o.phases == PHASES for o in seen)
+    return CostModel(
+        setup=shared_setup(fitted),
+        coefficients=coefficients,
+        covariance=tuple(tuple(float(v) for v in row) for row in covariance),
+        blind=tuple(tuple(float(v) for v in row) for row in solution.blind),
+        settings=settings,
+        reference=max(settings, key=lambda s: (len(s.verify_tokens), len(s.decode_batches))).label,
+        noise=noise,
+        ranges=_ranges(seen),
+        measured_phases=tuple(phase for phase in (*PHASES, "decode") if phase in alone),
+        unmeasured_phases=() if whole else tuple(phase for phase in PHASES if phase not in alone),
+        measured=_measured_configurations(fitted),
+    )
+
+
+def _at_zero(problem: _Problem) -> tuple[str, ...]:
+    bound = problem.solution.kept & ~problem.solution.free
+    return tuple(column.term.name for column, held in zip(problem.columns, bound, strict=True) if held)
+
+
+def _noise(solution: Solution, assumed: float) -> Noise:
+    dof = solution.degrees_of_freedom
+    if dof == 0:
+        return Noise(assumed, True, 0)
+    return Noise(float(np.sqrt(solution.residuals @ solution.residuals / dof)), False, dof)
+
+
+def _coefficient(column: _Column, index: int, problem: _Problem, covariance: FloatArray) -> Coefficient:
+    seen, solution = problem.seen, problem.solution
+    pull = np.abs(solution.influence[index]) * np.array([o.time_ms for o in seen])
+    sources = [o for o, share in zip(seen, pull, strict=True) if share > _INFLUENCES * pull.max(initial=0.0)]
+    widths = [o.verify_tokens for o in sources if "verify" in o.phases]
+    blind = solution.blind[:, index]
+    scale = np.abs(solution.blind).max(axis=1, initial=0.0)
+    return Coefficient(
+        name=column.term.name,
+        nccl=column.nccl,
+        value=float(solution.values[index]),
+        standard_error=float(np.sqrt(covariance[index, index])),
+        unit=column.term.unit,
+        identified=bool(solution.kept[index] and (np.abs(blind) <= 1e-7 * scale).all()),
+        runs=tuple(dict.fromkeys(o.run for o in sources)),
+        verify_tokens=(min(widths), max(widths)) if widths else None,
+        implied=any(o.implied for o in sources),
+    )
+
+
+def _nccl_settings(fitted: tuple[Run, ...], seen: tuple[Observation, ...]) -> tuple[NcclSetting, ...]:
+    environments: dict[str, dict[str, str]] = {}
+    for run in fitted:
+        environments.setdefault(run.nccl, {}).update(run.nccl_env)
+    return tuple(
+        NcclSetting(
+            label,
+            environment,
+            tuple(sorted({o.verify_tokens for o in seen if o.nccl == label and "verify" in o.phases})),
+            tuple(sorted({float(o.cycle.batch_size[0]) for o in seen if o.nccl == label and "decode" in o.phases})),
+        )
+        for label, environment in environments.items()
+        if any(o.nccl == label for o in seen)
+    )
+
+
+def _ranges(seen: tuple[Observation, ...]) -> dict[Measured, Span]:
+    cycles = [o for o in seen if "decode" not in o.phases]
+    if not cycles:
+        return {}
+    counts: dict[Measured, list[float]] = {
+        "verify_tokens": [o.verify_tokens for o in cycles],
+        "batch_size": [float(o.cycle.batch_size[0]) for o in cycles],
+        "num_steps": [float(o.cycle.num_steps[0]) for o in cycles],
+        "topk": [float(o.cycle.topk[0]) for o in cycles],
+    }
+    return {name: (min(values), max(values)) for name, values in counts.items()}
+
+
+def _measured_configurations(fitted: tuple[Run, ...]) -> tuple[MeasuredConfiguration, ...]:
+    return tuple(_measured_configuration(run) for run in fitted if run.spec is not None)
+
+
+def _measured_configuration(run: Run) -> MeasuredConfiguration:
+    assert run.spec is not None
+    length = run.figures.get("accept_length")
+    ranged = (length.low, length.high) if length and length.low is not None and length.high is not None else None
+    return MeasuredConfiguration(
+        int(run.spec.num_steps),
+        int(run.spec.topk),
+        int(run.spec.num_draft_tokens),
+        run.spec.method,
+        int(run.workload.batch_size),
+        run.nccl,
+        length.best if length else None,
+        ranged,
+        (run.id,),
+    )
+
+
+def _residuals(problem: _Problem) -> tuple[Residual, ...]:
+    seen, fitted = problem.seen, _features(problem.columns, problem.seen) @ problem.solution.values
+    return tuple(
+        Residual(o.run, o.nccl, o.phases, o.verify_tokens, o.time_ms, float(time), o.implied)
+        for o, time in zip(seen, fitted, strict=True)
+    )

@@ -1,0 +1,91 @@
+"""What a fit has to say about itself, in sentences that every output carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specsim.cost.model import CostModel
+from specsim.cost.terms import PHASES
+from specsim.fitting.observations import Observation, sum_mismatch
+from specsim.runs.run import Run
+
+
+def notes(
+    model: CostModel,
+    fitted: tuple[Run, ...],
+    seen: tuple[Observation, ...],
+    at_zero: tuple[str, ...],
+    folded: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Labels of the fit: assumed noise, untested shape, derived inputs, unmeasured phases, mixing, defaults."""
+    return (
+        *_about_noise(model, len(seen)),
+        *_about_widths(model),
+        *_about_phases(model),
+        *_about_inputs(model, fitted, seen),
+        *(f"{name} came out at its bound, 0: the runs would rather have it negative" for name in at_zero),
+        *(
+            f"{name} cannot be told from the other terms by these runs: inside them, itself counted as 0"
+            for name in folded
+        ),
+    )
+
+
+def _about_noise(model: CostModel, figures: int) -> Iterator[str]:
+    if model.noise.assumed:
+        yield (
+            f"{figures} figures for as many coefficients leave nothing to judge the fit by: intervals rest on an"
+            f" assumed timing noise of {model.noise.relative:.1%} a measurement (--noise changes it)"
+        )
+    else:
+        yield (
+            f"timing noise {model.noise.relative:.2%} a measurement, from the residuals"
+            f" ({model.noise.residual_dof} degrees of freedom)"
+        )
+
+
+def _about_widths(model: CostModel) -> Iterator[str]:
+    for setting in model.settings:
+        widths = ", ".join(f"{t:g}" for t in setting.verify_tokens)
+        if len(setting.verify_tokens) == 2:
+            yield f"NCCL {setting.label}: two widths ({widths} tokens) fix the line and test nothing of its shape"
+        elif len(setting.verify_tokens) == 1 and setting.label != model.reference:
+            yield (
+                f"NCCL {setting.label}: measured at {widths} tokens only; other widths are read against"
+                f" {model.reference} in several ways, and the bracket of them is shown"
+            )
+
+
+def _about_phases(model: CostModel) -> Iterator[str]:
+    inside = [p for p in PHASES if p not in model.measured_phases and p not in model.unmeasured_phases]
+    if "verify" in inside:
+        yield "only whole cycles were timed: their fixed and per-token parts are the cycle's, not verify's alone"
+    elif inside:
+        yield f"{_joined(inside)} not timed alone: what whole cycles have beside the timed phases is shown as other"
+    if model.unmeasured_phases and len(model.unmeasured_phases) < len(PHASES):
+        yield (
+            f"{_joined(list(model.unmeasured_phases))} not measured, neither alone nor in a whole cycle, and"
+            " counted as 0: cycle times and break-even lengths are lower bounds"
+        )
+
+
+def _about_inputs(model: CostModel, fitted: tuple[Run, ...], seen: tuple[Observation, ...]) -> Iterator[str]:
+    if model.mixed:
+        yield f"MIXED: the fitted runs differ in {', '.join(model.mixed)}"
+    implied = dict.fromkeys(o.run for o in seen if o.implied)
+    if implied:
+        yield f"rests on derived figures, not measured ones, of {', '.join(implied)}"
+    silent = [run.id for run in fitted if not run.batch_size_stated]
+    if silent:
+        yield f"batch_size is not stated in {_some(silent)} and taken as 1"
+    for run in fitted:
+        if (gap := sum_mismatch(run)) is not None:
+            yield f"{run.id}: its phases add up to {gap:+.1%} of its stated cycle; the phases are fitted"
+
+
+def _joined(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,188 @@
+"""Reading runs from CSV, JSON and JSONL files, with every fault named by file, row and field."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from specsim.errors import Fault, InputError
+from specsim.runs.run import Run, RunSet
+from specsim.runs.schema import RUN_FIELDS, SCHEMA, FieldError, RunForm, RunsForm
+
+_MAX_FAULTS = 20
+
+
+def load_campaign() -> RunSet:
+    """The bundled campaign: Kimi-K2.5 on eight GPUs without NVLink, SGLang with EAGLE-3."""
+    resource = files("specsim.data").joinpath("kimi_k25_campaign.json")
+    return _parse_json(resource.read_text(encoding="utf-8"), "bundled campaign")
+
+
+def load_runs(paths: Iterable[str | Path]) -> RunSet:
+    """Read run files (CSV, JSON, JSONL), told apart by content; several files make one set.
+
+    Raises InputError listing the faults of every file, each with file, row, field and what is allowed.
+    """
+    sets: list[RunSet] = []
+    faults: list[Fault] = []
+    for path in paths:
+        try:
+            sets.append(_load(Path(path)))
+        except InputError as error:
+            faults += error.faults
+    runs = tuple(run for each in sets for run in each.runs)
+    if not faults:
+        faults += _repeated_ids(runs)
+    if faults:
+        more = len(faults) - _MAX_FAULTS
+        shown = faults[:_MAX_FAULTS]
+        raise InputError([*shown, Fault(f"and {more} more faults", "", "", "")] if more > 0 else shown)
+    if len(sets) == 1:
+        return sets[0]
+    return RunSet(runs, claims=tuple(claim for each in sets for claim in each.claims))
+
+
+def _load(path: Path) -> RunSet:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError([Fault(str(path), "", f"cannot be read ({error.strerror})", "")]) from None
+    except UnicodeDecodeError:
+        raise InputError([Fault(str(path), "", "is not text in UTF-8", "allowed: CSV, JSON or JSONL runs")]) from None
+    if not text.strip():
+        raise InputError([Fault(str(path), "", "is empty", "allowed: CSV, JSON or JSONL runs")])
+    name = str(path)
+    if text.lstrip()[0] not in "[{":
+        return _checked(_csv_rows(text, name), name)
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and all(line.lstrip().startswith("{") for line in lines):
+        return _checked(_jsonl_rows(text, name), name)
+    return _parse_json(text, name)
+
+
+# -- rows of each form: (where, fields) or a fault ------------------------------------------------------------
+
+Row = tuple[str, dict[str, Any]]
+
+
+def _csv_rows(text: str, name: str) -> Iterator[Row | Fault]:
+    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+    reader.fieldnames = [column.strip() for column in reader.fieldnames or []]
+    faults = list(_column_faults(reader.fieldnames, f"{name}, header"))
+    yield from faults
+    if faults:
+        return
+    try:
+        for cells in reader:
+            where = f"{name}, row {reader.line_num}"
+            if None in cells:
+                yield Fault(where, "", f"has more cells than the header's {len(reader.fieldnames)} columns", "")
+            else:
+                yield where, {column: cell for column, cell in cells.items() if cell is not None and cell.strip()}
+    except csv.Error as error:
+        yield Fault(f"{name}, row {reader.line_num}", "", f"is not CSV ({error})", "")
+
+
+def _column_faults(columns: Iterable[str], where: str) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for column in columns:
+        if column not in RUN_FIELDS:
+            yield Fault(where, column or "(blank)", "is not a known column", _nearest(column))
+        elif column in seen:
+            yield Fault(where, column, "stands twice", "each column once")
+        seen.add(column)
+
+
+def _nearest(name: str) -> str:
+    near = get_close_matches(name, RUN_FIELDS, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(RUN_FIELDS)}"
+
+
+def _jsonl_rows(text: str, name: str) -> Iterator[Row | Fault]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{name}, row {number}"
+        try:
+            yield where, json.loads(line)
+        except ValueError as error:
+            yield Fault(where, "", f"is not JSON ({error})", "")
+
+
+def _parse_json(text: str, name: str) -> RunSet:
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise InputError([Fault(name, "", f"is not JSON ({error})", "allowed: CSV, JSON or JSONL runs")]) from None
+    if isinstance(body, list):
+        return _checked(_numbered(body, name), name)
+    if "schema" not in body and "runs" not in body:
+        return _checked(_numbered([body], name), name)
+    try:
+        form = RunsForm.model_validate(body)
+    except ValidationError as error:
+        raise InputError(_pydantic_faults(error, name, f"see docs/data-format.md ({SCHEMA})")) from None
+    rows = _numbered([{**form.defaults, **run} for run in form.runs], name)
+    return form.run_set(_checked(rows, name).runs)
+
+
+def _numbered(rows: Iterable[Any], name: str) -> Iterator[Row | Fault]:
+    for number, row in enumerate(rows, 1):
+        where = f"{name}, run {number}"
+        yield (where, row) if isinstance(row, dict) else Fault(where, "", "is not an object", "")
+
+
+# -- checking --------------------------------------------------------------------------------------------------
+
+
+def _checked(rows: Iterable[Row | Fault], name: str) -> RunSet:
+    """Turn rows into runs; every fault of every row is collected before any is raised."""
+    runs: list[Run] = []
+    faults: list[Fault] = []
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, Fault):
+            faults.append(row)
+            continue
+        where, fields = row
+        try:
+            runs.append(RunForm.model_validate(fields).to_run(where, number))
+        except ValidationError as error:
+            faults += _pydantic_faults(error, where, "")
+        except FieldError as error:
+            faults.append(Fault(where, error.field, error.problem, error.allowed))
+    if not runs and not faults:
+        faults.append(Fault(name, "", "has no runs", "a header alone is not a measurement"))
+    if faults:
+        raise InputError(faults)
+    return RunSet(tuple(runs))
+
+
+def _pydantic_faults(error: ValidationError, where: str, hint: str) -> list[Fault]:
+    return [_fault(details, where, hint) for details in error.errors()]  # type: ignore[arg-type]
+
+
+def _fault(details: dict[str, Any], where: str, hint: str) -> Fault:
+    field = ".".join(str(part) for part in details["loc"] if part != "FigureForm")
+    if details["type"] == "extra_forbidden":
+        return Fault(where, field, "is not a known field", _nearest(field))
+    if details["type"] == "value_error":
+        problem, _, allowed = str(details["ctx"]["error"]).partition("; ")
+        return Fault(where, field, problem, allowed or hint)
+    message = str(details["msg"])
+    return Fault(where, field, f"{details['input']!r} is wrong", message[0].lower() + message[1:])
+
+
+def _repeated_ids(runs: Iterable[Run]) -> Iterator[Fault]:
+    seen: dict[str, str] = {}
+    for run in runs:
+        if not run.id.startswith("row ") and run.id in seen:
+            yield Fault(run.where, "id", f"{run.id!r} stands already at {seen[run.id]}", "each id once")
+        seen.setdefault(run.id, run.where)
