@@ -67,18 +67,18 @@ def _distinct(columns: FloatArray) -> BoolArray:
     kept = np.zeros(columns.shape[1], dtype=bool)
     basis: FloatArray = np.zeros((columns.shape[0], 0))
     for index, column in enumerate(columns.T):
-        rest: FloatArray = column - basis @ (basis.T @ column)
-        rest -= basis @ (basis.T @ rest)  # twice is enough against rounding
+        rest = column - basis @ (basis.T @ column)
+        rest = rest - basis @ (basis.T @ rest)  # twice is enough against rounding
         size = float(np.linalg.norm(rest))
         if size > _SAME_DIRECTION * max(np.linalg.norm(column), np.finfo(float).tiny):
             kept[index] = True
-            basis = np.asarray(np.column_stack([basis, rest / size]), dtype=np.float64)
+            basis = np.hstack([basis, (rest / size)[:, None]])
     return kept
 
 
 def _non_negative(columns: FloatArray, target: FloatArray) -> FloatArray:
     """The unconstrained optimum is the constrained one when nothing in it is negative; else Lawson–Hanson."""
-    plain: FloatArray = np.linalg.lstsq(columns, target, rcond=None)[0]
+    plain = np.asarray(np.linalg.lstsq(columns, target, rcond=None)[0], dtype=np.float64)
     if (plain >= _NEGATIVE).all():
         return np.maximum(plain, 0.0)
     from scipy.optimize import nnls  # here: importing it takes longer than everything else in a small fit

@@ -1,0 +1,31 @@
+"""`specsim fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from specsim.cli.options import fit_options, fitted_from, json_option, read_runs, runs_argument, show, written
+from specsim.report.records import fit_record
+from specsim.report.tables import fit_text
+
+
+@click.command("fit", epilog="Example: specsim fit runs.csv -o model.json")
+@runs_argument
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the model here, for --model.")
+@fit_options
+@json_option
+def command(runs: tuple[Path, ...], output: Path | None, noise: float | None, allow_mixed: bool, as_json: bool) -> None:
+    """Fit the cost model: fixed and per-token times of each phase, by NCCL setting.
+
+    One weighted non-negative least-squares fit over every figure of every run, whole cycles and throughputs
+    included. Says what the runs leave open.
+    """
+    fitted = fitted_from(read_runs(runs), noise, allow_mixed)
+    if output is not None:
+        written(output, fitted.model.save)
+    record = fit_record(fitted)
+    show(record, lambda: fit_text(record), as_json)
+    if output is not None:
+        click.echo(f"model written to {output}", err=True)

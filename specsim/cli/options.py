@@ -1,0 +1,104 @@
+"""Options that several commands share, and the model that they choose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from specsim.cost.model import CostModel
+from specsim.errors import Fault, InputError
+from specsim.fitting import Fit, fit
+from specsim.questions import Asked
+from specsim.report.records import plain
+from specsim.runs.run import RunSet
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_PATH = click.Path(path_type=Path)
+
+
+def runs_argument(command: Command) -> Command:
+    """Run files; none is the bundled campaign."""
+    return click.argument("runs", nargs=-1, type=_PATH, metavar="[RUNS]...")(command)
+
+
+def fit_options(command: Command) -> Command:
+    """How runs are fitted."""
+    command = click.option(
+        "--noise", type=float, metavar="FRACTION",
+        help="Timing noise of one measurement, assumed where the runs cannot tell it.  [default: 0.01]",
+    )(command)  # fmt: skip
+    return click.option("--allow-mixed", is_flag=True, help="Allow what is not like for like, and label it MIXED.")(
+        command
+    )
+
+
+def model_option(command: Command) -> Command:
+    """A fitted model instead of runs."""
+    return click.option("--model", "model_path", type=_PATH, help="A model from 'specsim fit -o', instead of RUNS.")(
+        command
+    )
+
+
+def json_option(command: Command) -> Command:
+    """Machine-readable output."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+
+
+def case_options(command: Command) -> Command:
+    """What is asked about; whatever is left out is taken from the measured runs."""
+    for option in reversed(
+        (
+            click.option("--num-draft-tokens", type=int, help="Tokens verified a request and cycle, root included."),
+            click.option("--num-steps", type=int, help="Drafting depth; with topk 1 it follows from draft tokens."),
+            click.option("--topk", type=int, help="Branches a draft step keeps; 1 is a chain."),
+            click.option("--batch-size", type=int, help="Requests running together."),
+            click.option("--nccl", help="NCCL setting, by its label in the runs.  [default: each]"),
+            click.option("--accept-length", type=float, help="Accept length, bonus included.  [default: measured]"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def asked_from(options: dict[str, Any]) -> Asked:
+    """The question in the options of `case_options`, which it takes out of them."""
+    return Asked(**{name: options.pop(name) for name in Asked.__dataclass_fields__})
+
+
+def read_runs(paths: tuple[Path, ...]) -> RunSet:
+    """The files' runs, or the bundled campaign's."""
+    from specsim.runs.files import load_campaign, load_runs
+
+    return load_runs(paths) if paths else load_campaign()
+
+
+def fitted_from(runs: RunSet, noise: float | None, allow_mixed: bool) -> Fit:
+    """Fit with the options of `fit_options`."""
+    return fit(runs, allow_mixed=allow_mixed) if noise is None else fit(runs, noise=noise, allow_mixed=allow_mixed)
+
+
+def model_from(paths: tuple[Path, ...], model_path: Path | None, noise: float | None, allow_mixed: bool) -> CostModel:
+    """The model that the options choose: loaded, or fitted to runs."""
+    if model_path is None:
+        return fitted_from(read_runs(paths), noise, allow_mixed).model
+    if paths or noise is not None:
+        raise click.UsageError("--model stands instead of RUNS, and its noise is in it: give one or the other")
+    return CostModel.load(model_path)
+
+
+def show(record: dict[str, Any], text: Callable[[], str], as_json: bool) -> None:
+    """Print a record for programs, or its text for people."""
+    click.echo(json.dumps(plain(record), indent=1, ensure_ascii=False) if as_json else text())
+
+
+def written(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file, turning what the system refuses into one line."""
+    try:
+        write(path)
+    except OSError as error:
+        raise InputError([Fault(str(path), "", f"cannot be written ({error.strerror})", "")]) from None

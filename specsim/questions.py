@@ -1,0 +1,213 @@
+"""Which cases a question is about: what was asked, completed by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from specsim.acceptance import accept_length_bounds
+from specsim.breakeven import BreakEven, break_even
+from specsim.cost.model import CostModel, MeasuredConfiguration
+from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, SpecsimError
+from specsim.prediction import Prediction, predict
+from specsim.quantities import SpecConfig, Workload
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class AcceptLength:
+    """An accept length to judge: its value and standard error, and the runs that measured it (none: it was given)."""
+
+    value: float
+    error: float = 0.0
+    runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LengthBounds:
+    """What another depth's measured accept length says of this one's, without any law of acceptance."""
+
+    low: float
+    high: float
+    runs: tuple[str, ...]
+    num_draft_tokens: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration, batch size and NCCL setting, with the accept length that is known for it, if any."""
+
+    spec: SpecConfig
+    batch_size: int
+    nccl: str
+    accept_length: AcceptLength | None
+    bounds: LengthBounds | None = None
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """NCCL settings of cases that were not asked for by name and cannot be answered, and why."""
+
+    nccl: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the caller states; None leaves it to the runs."""
+
+    num_steps: int | None = None
+    topk: int | None = None
+    num_draft_tokens: int | None = None
+    batch_size: int | None = None
+    nccl: str | None = None
+    accept_length: float | None = None
+
+    @property
+    def names_configuration(self) -> bool:
+        """Whether any part of a configuration is stated."""
+        return any(count is not None for count in (self.num_steps, self.topk, self.num_draft_tokens))
+
+
+def cases(model: CostModel, asked: Asked) -> tuple[Case, ...]:
+    """Every case of a question: each measured configuration and setting unless one is named.
+
+    Raises ConfigurationError on an illegal configuration or when none is stated or measured, and
+    UnknownSettingError for a setting without runs.
+    """
+    settings = [asked.nccl] if asked.nccl is not None else [setting.label for setting in model.settings]
+    for label in settings:
+        model.setting(label)
+    return tuple(
+        Case(spec, batch, label, *_length(model, spec, batch, asked.accept_length))
+        for label in settings
+        for spec, batch in _configurations(model, asked)
+    )
+
+
+def _configurations(model: CostModel, asked: Asked) -> list[tuple[SpecConfig, int]]:
+    seen = [(_spec(m), m.batch_size) for m in model.measured]
+    if asked.names_configuration:
+        methods = {m.method for m in model.measured}
+        method = methods.pop() if len(methods) == 1 else "eagle"
+        spec = SpecConfig.of(
+            num_steps=asked.num_steps, topk=asked.topk, num_draft_tokens=asked.num_draft_tokens, method=method
+        )
+        seen = [(spec, batch) for _, batch in seen] or [(spec, 1)]
+    elif not seen:
+        raise ConfigurationError("no speculative run among these: state --num-draft-tokens")
+    if asked.batch_size is not None:
+        seen = [(spec, asked.batch_size) for spec, _ in seen]
+    return sorted(set(seen), key=lambda pair: (pair[1], pair[0].num_draft_tokens, pair[0].num_steps, pair[0].topk))
+
+
+def _spec(measured: MeasuredConfiguration) -> SpecConfig:
+    return SpecConfig(measured.num_steps, measured.topk, measured.num_draft_tokens, measured.method)
+
+
+# -- the accept length that is known -------------------------------------------------------------------------------
+
+
+def _length(
+    model: CostModel, spec: SpecConfig, batch: int, given: float | None
+) -> tuple[AcceptLength | None, LengthBounds | None]:
+    if given is not None:
+        return AcceptLength(given), None
+    with_length = [m for m in model.measured if m.accept_length is not None]
+    here = [m for m in with_length if _spec(m) == spec]
+    if here:
+        return _mean_length([m for m in here if m.batch_size == batch] or here), None
+    return None, _bounds(spec, with_length)
+
+
+def _mean_length(measured: Iterable[MeasuredConfiguration]) -> AcceptLength:
+    """Mean of what was measured; its error from the spread of several, or a range read as uniform."""
+    measured = tuple(measured)
+    values = np.array([m.accept_length for m in measured], dtype=float)
+    ranges = [m.accept_length_range for m in measured if m.accept_length_range is not None]
+    within = np.mean([(high - low) ** 2 / 12 for low, high in ranges]) if ranges else 0.0
+    between = values.var(ddof=1) if values.size > 1 else 0.0
+    runs = tuple(run for m in measured for run in m.runs)
+    return AcceptLength(float(values.mean()), float(np.sqrt((within + between) / values.size)), runs)
+
+
+def _bounds(spec: SpecConfig, measured: Iterable[MeasuredConfiguration]) -> LengthBounds | None:
+    """The tightest bounds that another chain's accept length gives (eq. 18); trees give none."""
+    steps = int(spec.num_steps)
+    if spec.topk != 1:
+        return None
+    found = [
+        LengthBounds(*accept_length_bounds(m.accept_length, m.num_steps, steps), m.runs, m.num_draft_tokens)
+        for m in measured
+        if m.topk == 1 and m.accept_length is not None and m.method == spec.method
+    ]
+    return min(found, key=lambda b: b.high - b.low, default=None)
+
+
+# -- answering ------------------------------------------------------------------------------------------------------
+
+
+def predictions(model: CostModel, asked: Asked) -> tuple[list[tuple[Case, Prediction]], list[Unanswered]]:
+    """A prediction per case; raises ConfigurationError where no accept length is given or measured."""
+
+    def answer(case: Case) -> list[tuple[Case, Prediction]]:
+        if case.accept_length is None:
+            raise ConfigurationError(
+                f"no accept length was measured at num_draft_tokens {case.spec.num_draft_tokens}: state --accept-length"
+            )
+        workload = Workload(case.batch_size)
+        return [(case, predict(model, case.spec, workload, case.accept_length.value, case.nccl))]
+
+    return _each(cases(model, asked), answer, asked.nccl is not None)
+
+
+def break_evens(
+    model: CostModel, asked: Asked, baseline_nccl: str | None = None, allow_mixed: bool = False
+) -> tuple[list[tuple[Case, BreakEven]], list[Unanswered]]:
+    """The break-even of each case, like for like; with `allow_mixed` also against other settings' baselines."""
+
+    def against(case: Case, baseline: str | None) -> tuple[Case, BreakEven]:
+        length = case.accept_length
+        return case, break_even(
+            model,
+            case.spec,
+            Workload(case.batch_size),
+            case.nccl,
+            accept_length=length.value if length else None,
+            accept_length_error=length.error if length else 0.0,
+            baseline_nccl=baseline,
+            allow_mixed=allow_mixed,
+        )
+
+    def answer(case: Case) -> list[tuple[Case, BreakEven]]:
+        first = against(case, baseline_nccl)
+        if baseline_nccl is not None or not allow_mixed:
+            return [first]
+        taken = (case.nccl, first[1].baseline_nccl)
+        others = [s.label for s in model.settings if s.decode_batches and s.label not in taken]
+        return [first, *(against(case, other) for other in others)]
+
+    rows, unanswered = _each(cases(model, asked), answer, asked.nccl is not None)
+    return sorted(rows, key=lambda row: row[1].mixed != ()), unanswered
+
+
+def _each(
+    asked_cases: tuple[Case, ...], answer: Callable[[Case], list[Answer]], named: bool
+) -> tuple[list[Answer], list[Unanswered]]:
+    """Answer every case; unless its setting was asked for by name, one may fail as long as another answers."""
+    rows: list[Answer] = []
+    failed: dict[str, list[str]] = {}
+    first: SpecsimError | None = None
+    for case in asked_cases:
+        try:
+            rows += answer(case)
+        except (MixedSetupError, NotIdentifiedError, ConfigurationError) as error:
+            failed.setdefault(str(error), []).append(case.nccl)
+            first = first or error
+    if first is not None and (named or not rows):
+        raise first
+    return rows, [Unanswered(", ".join(dict.fromkeys(labels)), why) for why, labels in failed.items()]

@@ -1,0 +1,227 @@
+"""Answers as plain records under the glossary's names: what `--json` prints and tables are drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from specsim.breakeven import IMPOSSIBLE, BreakEven
+from specsim.cost.model import Coefficient, CostModel
+from specsim.cost.terms import PHASES
+from specsim.fitting import Fit
+from specsim.prediction import CycleTimes, Prediction, predict
+from specsim.quantities import LEVEL
+from specsim.questions import Case, LengthBounds, Unanswered
+from specsim.runs.run import PHASE_FIGURES, Run
+from specsim.uncertainty import quantile
+
+Record = dict[str, Any]
+
+
+def plain(value: Any) -> Any:
+    """Numbers that JSON has no form for (not a number, infinite) become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+# -- fit ----------------------------------------------------------------------------------------------------------
+
+
+def fit_record(fitted: Fit) -> Record:
+    """A fit: the reference setting's coefficients by name at the top, then everything it rests on."""
+    model = fitted.model
+    tops = {c.name: c.value if c.identified else None for c in model.coefficients if c.nccl in (None, model.reference)}
+    if "verify" not in model.measured_phases:
+        tops["cycle_fixed_ms"], tops["cycle_per_token_ms"] = (tops.get(name) for name in _VERIFY)
+        tops |= dict.fromkeys(_VERIFY)
+    return {
+        "nccl": model.reference,
+        **{name: tops.get(name) for name in _VERIFY},
+        **tops,
+        "verify_fixed_share": _fixed_shares(model),
+        **_noise_record(model),
+        "setup": asdict(model.setup),
+        "coefficients": [_coefficient_record(model, c) for c in model.coefficients],
+        "settings": [asdict(setting) for setting in model.settings],
+        "ranges": dict(model.ranges),
+        "mixed_setup": bool(model.mixed),
+        "mixed_fields": list(model.mixed),
+        "residuals": [{**asdict(r), "relative": r.relative} for r in fitted.residuals],
+        "left_out": [_left_out_record(model, run) for run in fitted.left_out],
+        "notes": list(model.notes),
+    }
+
+
+_VERIFY = ("verify_fixed_ms", "verify_per_token_ms")
+
+
+def _fixed_shares(model: CostModel) -> list[Record]:
+    """Share of verify time that is fixed, at each width measured under the reference setting."""
+    fixed, slope = (model.coefficient(name, model.reference) for name in _VERIFY)
+    if fixed is None or slope is None or not slope.identified or "verify" not in model.measured_phases:
+        return []
+    widths = model.setting(model.reference).verify_tokens
+    return [{"verify_tokens": t, "share": fixed.value / (fixed.value + slope.value * t)} for t in widths]
+
+
+def _noise_record(model: CostModel) -> Record:
+    noise = model.noise
+    return {
+        "residual_dof": noise.residual_dof,
+        "noise_assumed": noise.assumed,
+        "noise_relative": noise.relative,
+        "interval_level": LEVEL,
+    }
+
+
+def _coefficient_record(model: CostModel, coefficient: Coefficient) -> Record:
+    reach = quantile(model.noise.residual_dof) * coefficient.standard_error
+    interval = [max(coefficient.value - reach, 0.0), coefficient.value + reach]
+    return {**asdict(coefficient), "interval": interval if coefficient.identified else None}
+
+
+def _left_out_record(model: CostModel, run: Run) -> Record:
+    """A run that was not fitted: why, and its phases beside the fit where the fit speaks of that setting."""
+    shown = {name: run.figures[name].best for name in (*PHASE_FIGURES, "cycle_ms") if name in run.figures}
+    record: Record = {"id": run.id, "why": run.excluded, "instrument": run.instrument, "measured": shown, "fitted": {}}
+    if shown and run.spec is not None and run.nccl in {s.label for s in model.settings}:
+        times = predict(model, run.spec, run.workload, 1.0, run.nccl).times
+        record["fitted"] = {name: getattr(times, name) for name in shown}
+    return record
+
+
+# -- predict and break-even ------------------------------------------------------------------------------------------
+
+
+def predictions_record(
+    model: CostModel, rows: Iterable[tuple[Case, Prediction]], unanswered: Iterable[Unanswered]
+) -> Record:
+    """Predictions: the first one's fields at the top, all of them under `rows`."""
+    return _with_first([_prediction_row(model, case, answer) for case, answer in rows], model, unanswered)
+
+
+def break_evens_record(
+    model: CostModel, rows: Iterable[tuple[Case, BreakEven]], unanswered: Iterable[Unanswered]
+) -> Record:
+    """Break-evens: the first one's fields at the top, all of them under `rows`."""
+    return _with_first([_break_even_row(model, case, answer) for case, answer in rows], model, unanswered)
+
+
+def _with_first(rows: list[Record], model: CostModel, unanswered: Iterable[Unanswered]) -> Record:
+    return {
+        **rows[0],
+        "rows": rows,
+        "unanswered": [asdict(each) for each in unanswered],
+        "setup": asdict(model.setup),
+        "notes": list(model.notes),
+    }
+
+
+def _case_record(case: Case) -> Record:
+    return {
+        "num_steps": case.spec.num_steps,
+        "topk": case.spec.topk,
+        "num_draft_tokens": case.spec.num_draft_tokens,
+        "batch_size": case.batch_size,
+        "nccl": case.nccl,
+    }
+
+
+def _times_record(model: CostModel, times: CycleTimes) -> Record:
+    """The cycle and its phases; phases that the runs cannot tell apart are null, the cycle never."""
+    timed = "verify" in model.measured_phases
+    told = {coefficient.phase for coefficient in model.coefficients} if timed else set()
+    return {
+        "cycle_ms": times.cycle_ms,
+        "cycle_interval": times.cycle_interval,
+        **{f"{phase}_ms": getattr(times, f"{phase}_ms") if phase in told else None for phase in PHASES},
+        "verify_by_reading": times.verify_by_reading if timed else {},
+        "extrapolated": times.extrapolated,
+        "extrapolated_in": [_beyond(model, name) for name in times.extrapolated_in],
+        "lower_bound": bool(model.unmeasured_phases),
+    }
+
+
+def _beyond(model: CostModel, name: str) -> str:
+    low, high = next(span for key, span in model.ranges.items() if key == name)
+    return f"{name} outside the measured {low:g}" + ("" if low == high else f" to {high:g}")
+
+
+def _prediction_row(model: CostModel, case: Case, answer: Prediction) -> Record:
+    mixed = bool(model.mixed)
+    return {
+        **_case_record(case),
+        "accept_length": answer.accept_length,
+        "output_tok_s": answer.output_tok_s,
+        "output_tok_s_interval": answer.output_tok_s_interval,
+        "tok_s_per_user": answer.tok_s_per_user,
+        "speedup": answer.speedup,
+        "decode_ms": answer.decode_ms,
+        "baseline_tok_s": answer.baseline_tok_s,
+        "no_baseline": answer.no_baseline,
+        **_times_record(model, answer.times),
+        **_noise_record(model),
+        "mixed_setup": mixed,
+        "mixed_fields": list(model.mixed),
+    }
+
+
+def _break_even_row(model: CostModel, case: Case, answer: BreakEven) -> Record:
+    verdict = answer.verdict
+    word = verdict.verdict if verdict else _verdict_of_bounds(answer, case.bounds)
+    return {
+        **_case_record(case),
+        "baseline_nccl": answer.baseline_nccl,
+        "break_even_accept_length": answer.break_even_accept_length,
+        "interval": answer.interval,
+        "cost_ratio": answer.cost_ratio,
+        "by_reading": answer.by_reading,
+        "max_accept_length": answer.max_accept_length,
+        "feasible": answer.feasible,
+        "required_accept_rate": answer.required_accept_rate,
+        "decode_ms": answer.decode_ms,
+        "baseline_tok_s": case.batch_size * 1000.0 / float(answer.decode_ms),
+        **_times_record(model, answer.times),
+        "mixed_setup": bool(answer.mixed),
+        "mixed_fields": list(answer.mixed),
+        **_noise_record(model),
+        "accept_length": case.accept_length.value if case.accept_length else None,
+        "accept_length_error": case.accept_length.error if case.accept_length else None,
+        "accept_length_runs": list(case.accept_length.runs) if case.accept_length else [],
+        "accept_length_bounds": asdict(case.bounds) if case.bounds else None,
+        "speedup": verdict.speedup if verdict else None,
+        "probability_pays": verdict.probability_pays if verdict else None,
+        "verdict": word,
+        "affordable_cycle_ms": verdict.affordable_cycle_ms if verdict else None,
+        "affordable_verify_ms": verdict.affordable_verify_ms if verdict else None,
+        "message": _message(answer, word),
+    }
+
+
+def _verdict_of_bounds(answer: BreakEven, bounds: LengthBounds | None) -> str:
+    """What bounds on the accept length decide, if anything, against the whole interval of the need."""
+    if not answer.feasible:
+        return IMPOSSIBLE
+    low, high = answer.interval
+    if bounds is not None and bounds.low > float(high):
+        return "pays"
+    if bounds is not None and bounds.high < float(low):
+        return "does not pay"
+    return "not measured"
+
+
+def _message(answer: BreakEven, word: str) -> str:
+    """The answer as one sentence."""
+    most = f"at most {answer.max_accept_length} possible"
+    if not answer.feasible:
+        return f"no accept length breaks even: needs {answer.cost_ratio:.2f}, {most}"
+    if float(answer.cost_ratio) < 1:
+        return f"pays at any accept length: needs {answer.cost_ratio:.2f}, and every cycle gives at least 1"
+    return f"needs an accept length of {answer.cost_ratio:.2f} ({most}): {word}"

@@ -1,0 +1,209 @@
+"""Records as text: a table, its labels under it."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from specsim.report.records import Record
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows under a ruled header; numbers are text already, aligned to the right."""
+    from prettytable import HRuleStyle, PrettyTable, VRuleStyle
+
+    drawn = PrettyTable(list(columns), hrules=HRuleStyle.HEADER, vrules=VRuleStyle.NONE, border=True)
+    drawn.horizontal_char, drawn.junction_char = "─", "─"
+    drawn.left_padding_width, drawn.right_padding_width = 0, 1
+    drawn.align = "r"
+    for row in rows:
+        drawn.add_row(list(row))
+    for column in _TEXT_COLUMNS.intersection(columns):
+        drawn.align[column] = "l"
+    return "\n".join(line.rstrip() for line in drawn.get_string().splitlines())
+
+
+WIDTH = 100
+_TEXT_COLUMNS = {"NCCL", "coefficient", "from runs", "verdict", "setting", "baseline", "run", "phases"}
+
+
+def labels(record: Record) -> str:
+    """Everything that qualifies a record, one paragraph each."""
+    return "\n".join(wrapped(f"* {line}", "  ") for line in _labels(record))
+
+
+def wrapped(paragraph: str, indent: str) -> str:
+    """A paragraph at reading width, its later lines two columns further in."""
+    return textwrap.fill(
+        paragraph, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
+    )
+
+
+def _labels(record: Record) -> Iterator[str]:
+    rows = record.get("rows", [])
+    yield from dict.fromkeys(_extrapolations(rows))
+    yield from dict.fromkeys(
+        f"MIXED, not like for like: {_what(row)} differs in {', '.join(row['mixed_fields'])}"
+        for row in rows
+        if row["mixed_setup"]
+    )
+    yield from (f"NCCL {each['nccl']}: {each['why']}" for each in record.get("unanswered", []))
+    yield from record["notes"]
+
+
+def _extrapolations(rows: Iterable[Record]) -> Iterator[str]:
+    for row in rows:
+        if row["extrapolated"]:
+            where = f"{row['num_draft_tokens']} draft tokens, batch {row['batch_size']}"
+            yield f"EXTRAPOLATED at {where}: {'; '.join(row['extrapolated_in'])}"
+
+
+def _what(row: Record) -> str:
+    return f"the cycle at {row['num_draft_tokens']} draft tokens ({row['nccl']})"
+
+
+# -- fit ------------------------------------------------------------------------------------------------------------
+
+
+def fit_text(record: Record) -> str:
+    """A fit's coefficients, what it leaves out, and its labels."""
+    rows = [
+        (
+            c["name"],
+            c["nccl"] or "all",
+            _number(c["value"], 4) + ("" if c["identified"] else " ¹"),
+            _range(c["interval"], 4),
+            ", ".join(c["runs"]) + (" (derived)" if c["implied"] else ""),
+        )
+        for c in record["coefficients"]
+        if c["runs"]
+    ]
+    columns = ("coefficient", "NCCL", "value", f"{record['interval_level']:.0%} interval", "from runs")
+    parts = [table(columns, rows), *_sums(record), *_shares(record), *_left_out(record)]
+    return "\n".join([*parts, "", labels(record)])
+
+
+def _sums(record: Record) -> Iterator[str]:
+    if any(c["runs"] and not c["identified"] for c in record["coefficients"]):
+        yield "  ¹ at the one width or batch size measured: not split into fixed and per token"
+
+
+def _shares(record: Record) -> Iterator[str]:
+    shares = ", ".join(f"{s['share']:.1%} at {s['verify_tokens']:g} tokens" for s in record["verify_fixed_share"])
+    if shares:
+        yield f"fixed share of verify: {shares}"
+
+
+def _left_out(record: Record) -> Iterator[str]:
+    for run in record["left_out"]:
+        beside = ", ".join(
+            f"{name[:-3]} {value:g} ms against {run['fitted'][name]:.2f} fitted"
+            for name, value in run["measured"].items()
+            if name in run["fitted"]
+        )
+        yield wrapped(f"not fitted: {run['id']} ({run['why']})" + (f": {beside}" if beside else ""), "")
+
+
+# -- predict ----------------------------------------------------------------------------------------------------------
+
+
+def predict_text(record: Record) -> str:
+    """Predictions, one line a case, with their phases."""
+    columns = (
+        "NCCL", "draft tokens", "steps", "topk", "batch", "accept length", "verify", "draft", "extend", "other",
+        "cycle [ms]", "tok/s", "per user", "plain tok/s", "speed-up",
+    )  # fmt: skip
+    return "\n".join([table(columns, [_predict_cells(row) for row in record["rows"]]), "", labels(record)])
+
+
+def _predict_cells(row: Record) -> tuple[str, ...]:
+    return (
+        row["nccl"],
+        *(str(row[name]) for name in ("num_draft_tokens", "num_steps", "topk", "batch_size")),
+        _number(row["accept_length"], 2),
+        *(_number(row[f"{phase}_ms"], 2) for phase in ("verify", "draft", "extend", "other")),
+        f"{row['cycle_ms']:.2f} {_range(row['cycle_interval'], 2)}",
+        f"{row['output_tok_s']:.1f} {_range(row['output_tok_s_interval'], 1)}",
+        _number(row["tok_s_per_user"], 1),
+        _number(row["baseline_tok_s"], 1),
+        _number(row["speedup"], 3),
+    )
+
+
+# -- break-even ----------------------------------------------------------------------------------------------------------
+
+
+def break_even_text(record: Record) -> str:
+    """Break-evens, one line a case: need, limit, had, verdict; a column that says nothing new is left out."""
+    rows = record["rows"]
+    columns = (
+        "NCCL", "baseline", "draft tokens", "steps", "topk", "batch", "cycle ms", "plain ms",
+        f"needs length ({record['interval_level']:.0%})", "at most", "measured", "verdict",
+    )  # fmt: skip
+    idle = {
+        "baseline": not any(row["mixed_setup"] for row in rows),
+        "steps": all(row["topk"] == 1 for row in rows),
+        "topk": all(row["topk"] == 1 for row in rows),
+        "batch": all(row["batch_size"] == 1 for row in rows),
+    }
+    kept = [index for index, name in enumerate(columns) if not idle.get(name, False)]
+    cells = [_break_even_cells(row) for row in rows]
+    drawn = table([columns[i] for i in kept], [[row[i] for i in kept] for row in cells])
+    return "\n".join([drawn, *_bounds_footnote(record), "", labels(record)])
+
+
+def _break_even_cells(row: Record) -> tuple[str, ...]:
+    needs = f"{row['cost_ratio']:.3f} {_range(row['interval'], 2)}"
+    return (
+        row["nccl"],
+        row["baseline_nccl"] + (" (MIXED)" if row["mixed_setup"] else ""),
+        *(str(row[name]) for name in ("num_draft_tokens", "num_steps", "topk", "batch_size")),
+        _number(row["cycle_ms"], 2),
+        _number(row["decode_ms"], 2),
+        ("≥ " if row["lower_bound"] else "") + needs,
+        str(row["max_accept_length"]),
+        _had(row),
+        _verdict(row),
+    )
+
+
+def _had(row: Record) -> str:
+    if row["accept_length"] is not None:
+        return _number(row["accept_length"], 2)
+    bounds = row["accept_length_bounds"]
+    return f"{bounds['low']:.2f} to {bounds['high']:.2f} ¹" if bounds else "not measured"
+
+
+def _verdict(row: Record) -> str:
+    if not row["feasible"]:
+        return str(row["message"])
+    if row["probability_pays"] is None:
+        return str(row["verdict"])
+    chance = row["probability_pays"]
+    if row["verdict"] == "undecided":
+        return f"undecided: {row['speedup']:.2f}× ({chance:.0%} that it pays)"
+    sure = max(chance, 1 - chance)
+    return f"{row['verdict']}: {row['speedup']:.2f}× ({'>99%' if sure > 0.99 else f'{sure:.0%}'} sure)"
+
+
+def _bounds_footnote(record: Record) -> Iterator[str]:
+    """What the ¹ beside an accept length that was not measured means."""
+    found = [row["accept_length_bounds"] for row in record["rows"] if row["accept_length_bounds"]]
+    sources = ", ".join(dict.fromkeys(f"{b['num_draft_tokens']} draft tokens ({', '.join(b['runs'])})" for b in found))
+    if sources:
+        yield f"  ¹ not measured; what the accept length at {sources} implies, whatever the drafter's law"
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _range(ends: Sequence[float | None] | None, digits: int) -> str:
+    if ends is None:
+        return ""
+    low, high = (("∞" if end is None else f"{end:.{digits}f}") for end in ends)
+    return f"({low} to {high})"
