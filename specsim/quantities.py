@@ -14,6 +14,7 @@ from specsim.methods import method_named
 Floats = float | NDArray[np.float64]
 Ints = int | NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 LEVEL = 0.90
