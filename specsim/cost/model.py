@@ -248,12 +248,7 @@ class CostModel:
         """
         setting = self.setting(nccl)
         if not setting.decode_batches:
-            have = ", ".join(repr(s.label) for s in self.settings if s.decode_batches) or "none at all"
-            raise MixedSetupError(
-                f"no plain-decode baseline under NCCL setting {nccl!r} (baselines: {have}): measure one under the"
-                " same nccl, or allow a mixed comparison (--allow-mixed)",
-                ("nccl",),
-            )
+            raise MixedSetupError(self._no_baseline(nccl), ("nccl",))
         estimate = self.phase("decode", cycle, nccl)
         if not self.estimable(estimate).all():
             asked = ", ".join(f"{b:g}" for b in np.unique(cycle.batch_size)[:4])
@@ -264,6 +259,17 @@ class CostModel:
                 ("batch_size",),
             )
         return estimate
+
+    def _no_baseline(self, nccl: str) -> str:
+        have = ", ".join(repr(s.label) for s in self.settings if s.decode_batches)
+        if not have:
+            return (
+                "no plain-decode baseline among the runs: measure one (decode_ms, or output_tok_s without speculation)"
+            )
+        return (
+            f"no plain-decode baseline under NCCL setting {nccl!r} (there is one under {have}): measure one under the"
+            " same nccl, or allow a mixed comparison (--allow-mixed)"
+        )
 
     # -- files -----------------------------------------------------------------------------------------------
 

@@ -32,8 +32,8 @@ class Solution:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Rows less free coefficients."""
-        return int(self.residuals.size - self.free.sum())
+        """Rows less coefficients told apart, those at the bound included: what a bound costs is no noise."""
+        return int(self.residuals.size - self.kept.sum())
 
 
 def solve(features: FloatArray, times: FloatArray, noise_ratio: FloatArray) -> Solution:

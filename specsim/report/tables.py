@@ -48,6 +48,7 @@ def _labels(record: Record) -> Iterator[str]:
         for row in rows
         if row["mixed_setup"]
     )
+    yield from dict.fromkeys(f"no speed-up: {row['no_baseline']}" for row in rows if row.get("no_baseline"))
     yield from (f"NCCL {each['nccl']}: {each['why']}" for each in record.get("unanswered", []))
     yield from record["notes"]
 

@@ -147,13 +147,13 @@ def _checked(rows: Iterable[Row | Fault], name: str) -> RunSet:
     """Turn rows into runs; every fault of every row is collected before any is raised."""
     runs: list[Run] = []
     faults: list[Fault] = []
-    for number, row in enumerate(rows, 1):
+    for row in rows:
         if isinstance(row, Fault):
             faults.append(row)
             continue
         where, fields = row
         try:
-            runs.append(RunForm.model_validate(fields).to_run(where, number))
+            runs.append(RunForm.model_validate(fields).to_run(where, f"{name}:{where.rsplit(' ', 1)[-1]}"))
         except ValidationError as error:
             faults += _pydantic_faults(error, where, "")
         except FieldError as error:
@@ -183,6 +183,6 @@ def _fault(details: dict[str, Any], where: str, hint: str) -> Fault:
 def _repeated_ids(runs: Iterable[Run]) -> Iterator[Fault]:
     seen: dict[str, str] = {}
     for run in runs:
-        if not run.id.startswith("row ") and run.id in seen:
+        if run.id in seen:
             yield Fault(run.where, "id", f"{run.id!r} stands already at {seen[run.id]}", "each id once")
         seen.setdefault(run.id, run.where)

@@ -139,7 +139,7 @@ class RunForm(BaseModel):
     note: str = ""
     source: str = ""
 
-    def to_run(self, where: str, number: int) -> Run:
+    def to_run(self, where: str, default_id: str) -> Run:
         """The frozen run; raises FieldError where the fields together make no sense."""
         speculative = self._is_speculative()
         spec = self._spec() if speculative else None
@@ -147,7 +147,7 @@ class RunForm(BaseModel):
         given = {name: getattr(self, name) for name in FIGURES}
         figures = {name: form.figure(name in self.implied) for name, form in given.items() if form is not None}
         return Run(
-            id=self.id or f"row {number}",
+            id=self.id or default_id,
             setup=Setup(**{name: getattr(self, name) for name in SETUP_FIELDS}),
             nccl=self.nccl or UNSTATED,
             nccl_env=MappingProxyType(dict(self.nccl_env)),
