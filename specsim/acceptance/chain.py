@@ -22,7 +22,7 @@ def chain_accept_length(accept_rate: Floats, num_steps: Ints | Floats) -> Floats
     with np.errstate(divide="ignore", invalid="ignore"):
         length = np.expm1((steps + 1) * np.log(rate)) / (rate - 1)
     length = np.where(rate == 1, steps + 1, np.where(rate == 0, 1.0, length))
-    return _as_given(length)
+    return _as_given(np.clip(length, 1.0, steps + 1))  # rounding may leave the last digit outside
 
 
 def required_accept_rate(accept_length: Floats, num_steps: Ints | Floats) -> Floats:

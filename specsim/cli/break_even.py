@@ -10,6 +10,7 @@ import click
 from specsim.cli.options import (
     asked_from,
     case_options,
+    example,
     fit_options,
     fitted_from,
     json_option,
@@ -25,7 +26,7 @@ from specsim.report.tables import break_even_text
 
 
 @click.command(
-    "break-even", epilog="Example: specsim break-even --nccl default --baseline-nccl LL-Ring-SYS --allow-mixed"
+    "break-even", epilog=example("specsim break-even --nccl default --baseline-nccl LL-Ring-SYS --allow-mixed")
 )
 @runs_argument
 @case_options

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from specsim.cli.options import fit_options, fitted_from, json_option, read_runs, runs_argument, show, written
+from specsim.cli.options import example, fit_options, fitted_from, json_option, read_runs, runs_argument, show, written
 from specsim.report.records import fit_record
 from specsim.report.tables import fit_text
 
 
-@click.command("fit", epilog="Example: specsim fit runs.csv -o model.json")
+@click.command("fit", epilog=example("specsim fit runs.csv -o model.json"))
 @runs_argument
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the model here, for --model.")
 @fit_options

@@ -45,7 +45,7 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: specsim break-even --num-draft-tokens 4 --nccl LL-Ring-SYS",
+    epilog="\b\nExample:\n  specsim break-even --num-draft-tokens 4 --nccl LL-Ring-SYS",
 )
 @click.version_option(package_name="specsim-llm", message="specsim %(version)s")
 def main() -> None:

@@ -18,6 +18,12 @@ from specsim.runs.run import RunSet
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+def example(line: str) -> str:
+    """A command's example for its help, kept on one line so that it can be copied."""
+    return f"\b\nExample:\n  {line}"
+
+
 _PATH = click.Path(path_type=Path)
 
 

@@ -11,6 +11,7 @@ import click
 from specsim.cli.options import (
     asked_from,
     case_options,
+    example,
     fit_options,
     json_option,
     model_from,
@@ -22,7 +23,7 @@ from specsim.cli.options import (
 KINDS = ("break-even", "cycle", "throughput")
 
 
-@click.command("plot", epilog="Example: specsim plot break-even runs.csv -o plots")
+@click.command("plot", epilog=example("specsim plot break-even runs.csv -o plots"))
 @click.argument("words", nargs=-1, metavar="[KIND] [RUNS]...")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path(), show_default="the current folder",
               help="A folder for PNG and SVG of each plot, or one file (.png or .svg) for a single KIND.")  # fmt: skip

@@ -10,6 +10,7 @@ import click
 from specsim.cli.options import (
     asked_from,
     case_options,
+    example,
     fit_options,
     json_option,
     model_from,
@@ -22,7 +23,7 @@ from specsim.report.records import predictions_record
 from specsim.report.tables import predict_text
 
 
-@click.command("predict", epilog="Example: specsim predict --num-draft-tokens 4 --accept-length 2.1 --nccl LL-Ring-SYS")
+@click.command("predict", epilog=example("specsim predict --num-draft-tokens 4 --accept-length 2.1 --nccl LL-Ring-SYS"))
 @runs_argument
 @case_options
 @model_option

@@ -120,6 +120,14 @@ class CostModel:
     mixed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        count = len(self.coefficients)
+        if [len(row) for row in self.covariance] != [count] * count:
+            raise ValueError(f"covariance is not {count} by {count}, one row and column a coefficient")
+        if any(len(row) != count for row in self.blind):
+            raise ValueError(f"blind has rows that are not {count} long, one entry a coefficient")
+        self.setting(self.reference)
+
     # -- looking things up -------------------------------------------------------------------------------
 
     def setting(self, label: str) -> NcclSetting:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -238,7 +239,8 @@ def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format of its suffix; the same data give the same bytes."""
     FigureCanvasAgg(figure)
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-    figure.savefig(path, dpi=150, metadata=metadata, bbox_inches="tight")
+    with rc_context({"svg.hashsalt": "specsim"}):
+        figure.savefig(path, dpi=150, metadata=metadata, bbox_inches="tight")
 
 
 def _new_figure(height: float = 4.8) -> tuple[Figure, Axes]:

@@ -170,7 +170,8 @@ def _pydantic_faults(error: ValidationError, where: str, hint: str) -> list[Faul
 
 
 def _fault(details: dict[str, Any], where: str, hint: str) -> Fault:
-    field = ".".join(str(part) for part in details["loc"] if part != "FigureForm")
+    parts = [str(part) for part in details["loc"]]
+    field = ".".join(parts[:-1] if parts[-1] == "value" else parts)  # a bare number is its figure's value
     if details["type"] == "extra_forbidden":
         return Fault(where, field, "is not a known field", _nearest(field))
     if details["type"] == "value_error":

@@ -1,0 +1,43 @@
+"""Rewrite the golden tables: python -m tests.golden.regenerate (then read the diff before committing it)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from specsim.cli.main import main
+
+HERE = Path(__file__).parent
+COMMANDS = {
+    "break_even.txt": ["break-even"],
+    "break_even_mixed.txt": ["break-even", "--allow-mixed", "--batch-size", "1"],
+    "fit.txt": ["fit"],
+    "predict.txt": ["predict", "--num-draft-tokens", "4", "--accept-length", "2.1"],
+    "predict_tree.txt": [
+        "predict",
+        "--num-steps",
+        "3",
+        "--topk",
+        "4",
+        "--num-draft-tokens",
+        "16",
+        "--accept-length",
+        "2.2",
+    ],
+    "fit_help.txt": ["fit", "--help"],
+    "help.txt": ["--help"],
+}
+
+
+def printed(arguments: list[str]) -> str:
+    """What a command prints, at a fixed width."""
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False, terminal_width=100, prog_name="specsim")
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+if __name__ == "__main__":
+    for name, arguments in COMMANDS.items():
+        (HERE / name).write_text(printed(arguments), encoding="utf-8")
+        print(HERE / name)
