@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 
+from specsim.quantities import LEVEL
 from specsim.uncertainty import probability_positive, quantile, ratio_interval
 
 
 def test_quantiles_are_those_of_printed_tables():
+    assert quantile(0) == pytest.approx(NormalDist().inv_cdf((1 + LEVEL) / 2), rel=1e-15)
     assert quantile(0) == pytest.approx(1.6449, abs=5e-5)
     assert quantile(1) == pytest.approx(6.3138, abs=5e-5)
     assert quantile(10) == pytest.approx(1.8125, abs=5e-5)

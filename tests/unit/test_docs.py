@@ -1,0 +1,63 @@
+"""The documents' examples run and their figures are regenerated."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from specsim import fit, load_runs
+
+REPO = Path(__file__).parents[2]
+
+
+def blocks(document: str, language: str) -> list[str]:
+    text = (REPO / document).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_the_readmes_example_prints_what_it_says():
+    (code,), (said,) = blocks("README.md", "python"), blocks("README.md", "text")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "README.md", "exec"), {})
+    assert out.getvalue() == said
+
+
+def test_the_readme_begins_with_two_commands_that_ci_runs_as_they_stand():
+    first, second = blocks("README.md", "bash")[:2]
+    assert first.strip().endswith(".venv/bin/specsim break-even")
+    assert second.strip().endswith(".venv/bin/pytest")
+    assert all(line.startswith("python3 -m venv .venv && ") for line in (first, second))
+    script = (REPO / ".ci" / "run").read_text(encoding="utf-8")
+    assert "readme_command 0" in script
+    assert "readme_command 1" in script
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/data-format.md"])
+def test_example_run_files_load_and_fit(document, tmp_path):
+    for language in ("csv", "json"):
+        for number, text in enumerate(blocks(document, language)):
+            path = tmp_path / f"{number}.{language}"
+            path.write_text(text, encoding="utf-8")
+            fit(load_runs([path]))
+
+
+def test_the_readmes_shell_examples_run(run_cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs.csv").write_text(blocks("README.md", "csv")[0], encoding="utf-8")
+    lines = [line.partition("#")[0].split() for line in blocks("README.md", "bash")[2].splitlines()]
+    assert len(lines) == 4
+    for line in lines:
+        assert line[0] == "specsim"
+        assert run_cli(*line[1:]).exit_code == 0
+
+
+def test_every_column_of_the_format_is_documented():
+    from specsim.runs.schema import RUN_FIELDS
+
+    text = (REPO / "docs" / "data-format.md").read_text(encoding="utf-8")
+    assert {name for name in RUN_FIELDS if f"`{name}`" not in text} == set()
