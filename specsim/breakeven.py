@@ -45,7 +45,8 @@ class BreakEven:
 
     `cost_ratio` is C/t whatever is possible; `break_even_accept_length` is the same where it is at most
     `max_accept_length`, NaN where no accept length breaks even. `interval` belongs to the ratio, at
-    quantities.LEVEL, over all readings of an NCCL setting (`by_reading`); `required_accept_rate` is eq. 9's.
+    quantities.LEVEL, over all readings of an NCCL setting (`by_reading`); `required_accept_rate` is eq. 9's, of a
+    chain (NaN for a tree).
     `mixed` names the fields in which the two sides differ; empty is like for like.
     """
 
@@ -89,7 +90,7 @@ def break_even(
     baseline = _Baseline.find(model, cost.cycle, label, baseline_nccl, allow_mixed)
     decode, most = baseline.decode.value, flat(spec.max_accept_length, shape)
     ratio = cost.total.value / decode
-    feasible = ratio <= most
+    feasible, chain = ratio <= most, flat(spec.topk, shape) == 1
     low, high = _interval(model, cost, baseline.decode)
     verdict = None
     if accept_length is not None:
@@ -108,7 +109,7 @@ def break_even(
         by_reading=_by_reading(cost, decode, shape),
         max_accept_length=as_shape(most.astype(np.int64), shape),
         feasible=as_shape(feasible, shape),
-        required_accept_rate=as_shape(required_accept_rate(ratio, most - 1), shape),
+        required_accept_rate=as_shape(np.where(chain, required_accept_rate(ratio, most - 1), np.nan), shape),
         decode_ms=as_shape(decode, shape),
         times=CycleTimes.of(model, cost, shape),
         mixed=baseline.mixed,

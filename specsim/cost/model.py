@@ -292,7 +292,7 @@ class CostModel:
         """Read a model that `save` wrote; raises InputError naming file and field."""
         from specsim.cost.model_file import read
 
-        return read(Path(path))
+        return read(cls, Path(path))
 
 
 def _cycle_of_tokens(tokens: float) -> Cycle:

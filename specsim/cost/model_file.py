@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from specsim.cost.model import CostModel
 from specsim.errors import Fault, InputError
 
 SCHEMA = "specsim-model/1"
-_ADAPTER = TypeAdapter(CostModel)
+Stored = TypeVar("Stored")
 
 
-def dump(model: CostModel) -> bytes:
-    """Bytes of the model's JSON, schema version first."""
-    body = _ADAPTER.dump_python(model, mode="json")
+def dump(model: Stored) -> bytes:
+    """Bytes of a frozen model's JSON, schema version first."""
+    body = TypeAdapter(type(model)).dump_python(model, mode="json")
     return json.dumps({"schema": SCHEMA, **body}, indent=1).encode() + b"\n"
 
 
-def read(path: Path) -> CostModel:
-    """Parse a model file; raises InputError when it is missing, not JSON, of another schema or incomplete."""
+def read(kind: type[Stored], path: Path) -> Stored:
+    """Parse a model file into its dataclass; raises InputError when it is missing, not JSON, of another schema or incomplete."""
     try:
         body = json.loads(path.read_bytes())
     except OSError as error:
@@ -35,6 +35,6 @@ def read(path: Path) -> CostModel:
         problem = f"is {found!r}" if found else "is missing: this is not a model file"
         raise InputError([Fault(str(path), "schema", problem, f"allowed: {SCHEMA!r}, as 'specsim fit -o' writes it")])
     try:
-        return _ADAPTER.validate_json(json.dumps(body), strict=True)
+        return TypeAdapter(kind).validate_json(json.dumps(body), strict=True)
     except ValidationError as error:
         raise InputError(Fault(str(path), ".".join(map(str, e["loc"])), e["msg"], "") for e in error.errors()) from None

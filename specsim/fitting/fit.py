@@ -191,7 +191,7 @@ def _coefficient(column: _Column, index: int, problem: _Problem, covariance: Flo
     seen, solution = problem.seen, problem.solution
     pull = np.abs(solution.influence[index]) * np.array([o.time_ms for o in seen])
     sources = [o for o, share in zip(seen, pull, strict=True) if share > _INFLUENCES * pull.max(initial=0.0)]
-    widths = [o.verify_tokens for o in sources if "verify" in o.phases]
+    widths = [o.verify_tokens for o in sources if o.phases != ("decode",)]
     blind = solution.blind[:, index]
     scale = np.abs(solution.blind).max(axis=1, initial=0.0)
     return Coefficient(

@@ -150,7 +150,7 @@ def break_even_text(record: Record) -> str:
     rows = record["rows"]
     columns = (
         "NCCL", "baseline", "draft tokens", "steps", "topk", "batch", "cycle ms", "plain ms",
-        f"needs length ({record['interval_level']:.0%})", "at most", "measured", "verdict",
+        f"needs length ({record['interval_level']:.0%})", "as rate", "at most", "measured", "verdict",
     )  # fmt: skip
     idle = {
         "baseline": not any(row["mixed_setup"] for row in rows),
@@ -173,6 +173,7 @@ def _break_even_cells(row: Record) -> tuple[str, ...]:
         _number(row["cycle_ms"], 2),
         _number(row["decode_ms"], 2),
         ("≥ " if row["lower_bound"] else "") + needs,
+        _number(row["required_accept_rate"], 2),
         str(row["max_accept_length"]),
         _had(row),
         _verdict(row),
