@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -45,6 +45,12 @@ class Cycle:
         first = shape.width_forwards * active
         looped = np.zeros_like(steps) if shape.loop_offset is None else np.maximum(steps + shape.loop_offset, 0.0)
         return cls(batch, steps, topk, width, first + looped, batch * (first * width + looped * topk))
+
+    @classmethod
+    def stacked(cls, cycles: Sequence[Cycle]) -> Cycle:
+        """Cycles one after the other as one."""
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([getattr(cycle, name) for cycle in cycles]) for name in names))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specsim.cost.model import Coefficient, CostModel, Measured, MeasuredConfiguration, NcclSetting, Noise, Span
-from specsim.cost.terms import BY_SETTING, PHASES, TERMS, Term
+from specsim.cost.terms import BY_SETTING, PHASES, TERMS, Cycle, Term
 from specsim.errors import NotIdentifiedError, SpecsimError
 from specsim.fitting.least_squares import Solution, solve
 from specsim.fitting.notes import notes
@@ -141,13 +141,16 @@ def _solve(columns: tuple[_Column, ...], seen: tuple[Observation, ...], noise: f
 
 
 def _features(columns: tuple[_Column, ...], seen: tuple[Observation, ...]) -> FloatArray:
-    return np.array([[_feature(column, o) for column in columns] for o in seen])
-
-
-def _feature(column: _Column, seen: Observation) -> float:
-    if column.term.phase not in seen.phases or column.nccl not in (None, seen.nccl):
-        return 0.0
-    return float(column.term.feature(seen.cycle)[0])
+    """The design matrix: a column's feature in the rows whose phases and setting it belongs to, 0 elsewhere."""
+    cycles = Cycle.stacked([o.cycle for o in seen])
+    labels = np.array([o.nccl for o in seen])
+    covers = {phase: np.array([phase in o.phases for o in seen]) for phase in (*PHASES, "decode")}
+    return np.column_stack(
+        [
+            np.where(covers[c.term.phase] & ((c.nccl is None) | (labels == c.nccl)), c.term.feature(cycles), 0.0)
+            for c in columns
+        ]
+    )
 
 
 # -- from the solution to the model ----------------------------------------------------------------------------

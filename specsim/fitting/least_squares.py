@@ -89,6 +89,7 @@ def _non_negative(columns: FloatArray, target: FloatArray) -> FloatArray:
 
 def _null_rows(columns: FloatArray) -> FloatArray:
     """Orthonormal rows spanning the null space of the columns, rounding cleared to exact zeros."""
-    _, singular, right = np.linalg.svd(columns, full_matrices=True)
+    triangle = np.linalg.qr(columns, mode="r")  # p rows at most, with the same null space as the n of columns
+    _, singular, right = np.linalg.svd(triangle, full_matrices=True)
     rank = int((singular > _SAME_DIRECTION * singular.max(initial=0.0)).sum())
     return np.where(np.abs(right[rank:]) > _SAME_DIRECTION, right[rank:], 0.0)

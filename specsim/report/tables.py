@@ -85,7 +85,7 @@ def fit_text(record: Record) -> str:
             c["nccl"] or "all",
             _number(c["value"], 4) + ("" if c["identified"] else " ¹"),
             _range(c["interval"], 4),
-            ", ".join(c["runs"]) + (" (derived)" if c["implied"] else ""),
+            _some(c["runs"]) + (" (derived)" if c["implied"] else ""),
         )
         for c in record["coefficients"]
         if c["runs"]
@@ -101,7 +101,7 @@ def _sums(record: Record) -> Iterator[str]:
 
 
 def _shares(record: Record) -> Iterator[str]:
-    shares = ", ".join(f"{s['share']:.1%} at {s['verify_tokens']:g} tokens" for s in record["verify_fixed_share"])
+    shares = _some([f"{s['share']:.1%} at {s['verify_tokens']:g} tokens" for s in record["verify_fixed_share"]])
     if shares:
         yield f"fixed share of verify: {shares}"
 
@@ -208,6 +208,10 @@ def _bounds_footnote(record: Record) -> Iterator[str]:
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _some(items: Sequence[str]) -> str:
+    return ", ".join(items[:4]) + (f" and {len(items) - 4} more" if len(items) > 4 else "")
 
 
 def _number(value: float | None, digits: int) -> str:
