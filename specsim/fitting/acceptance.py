@@ -120,7 +120,7 @@ class SurvivalObservation:
     @classmethod
     def of(cls, counts: AcceptanceCounts, num_steps: int, topk: int, num_draft_tokens: int) -> Self:
         """From an engine's counters or histogram (specsim.acceptance.conversions); they hold positions."""
-        return cls(num_steps, topk, num_draft_tokens, tuple(counts.survival[:num_steps]), counts.cycles)
+        return cls(num_steps, topk, num_draft_tokens, tuple(counts.survival[:num_steps].tolist()), counts.cycles)
 
     @property
     def _reached(self) -> FloatArray:
