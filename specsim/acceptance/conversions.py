@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from specsim.errors import ConfigurationError, Fault, InputError, NotIdentifiedError
-from specsim.quantities import FloatArray, Floats, Ints, SpecConfig
+from specsim.quantities import FloatArray, Floats, SpecConfig
 
 # -- ratios --------------------------------------------------------------------------------------------------------
 
@@ -306,34 +306,35 @@ class RateMeaning:
     per_token: int
     plus: int
 
-    def accept_length(self, rate: Floats, num_steps: Ints, num_draft_tokens: Ints) -> Floats:
+    def accept_length(self, rate: Floats, spec: SpecConfig) -> Floats:
         """Accept length, bonus included, of an accept rate in [0, 1] of a cycle with drafts; arguments broadcast.
 
-        Raises ConfigurationError where the length would lie outside [1, num_steps + 1] by more than a rate of
+        Raises ConfigurationError where the length would leave 1 to spec.max_accept_length by more than a rate of
         two decimals rounds: the rate then has another meaning.
         """
-        rates, budget = np.asarray(rate, dtype=float), self._budget(num_steps, num_draft_tokens)
+        rates, budget = np.asarray(rate, dtype=float), self._budget(spec)
         if not ((rates >= 0) & (rates <= 1)).all():
             raise ConfigurationError("an accept rate is a fraction between 0 and 1; divide a percentage by 100")
-        length, most = rates * budget + 1 - self.bonus, np.asarray(num_steps) + 1
-        if ((length < 1 - 0.005 * budget) | (length > most + 0.005 * budget)).any():
+        length, most, rounding = rates * budget + 1 - self.bonus, np.asarray(spec.max_accept_length), 0.005 * budget
+        if (outside := (length < 1 - rounding) | (length > most + rounding)).any():
             raise ConfigurationError(
-                f"as {self.engine} {self.first} counts it, this rate gives an accept length of {length.flat[0]:.3g},"
-                " outside 1 to num_steps + 1: it was counted otherwise; give the accept length"
+                f"as {self.engine} {self.first} counts it, this rate gives an accept length of"
+                f" {np.broadcast_to(length, outside.shape)[outside][0]:.3g}, outside 1 to the longest possible: it was"
+                " counted otherwise; give the accept length"
             )
         return _as_given(np.clip(length, 1, most))
 
-    def accept_rate(self, accept_length: Floats, num_steps: Ints, num_draft_tokens: Ints) -> Floats:
+    def accept_rate(self, accept_length: Floats, spec: SpecConfig) -> Floats:
         """The rate that this engine shows for an accept length, bonus included; arguments broadcast."""
         length = np.asarray(accept_length, dtype=float)
-        if not ((length >= 1) & (length <= np.asarray(num_steps) + 1)).all():
-            raise ConfigurationError("an accept length lies between 1 (the bonus token) and num_steps + 1")
-        return _as_given((length - 1 + self.bonus) / self._budget(num_steps, num_draft_tokens))
+        if not ((length >= 1) & (length <= spec.max_accept_length)).all():
+            raise ConfigurationError("an accept length lies between 1 (the bonus token) and the longest possible")
+        return _as_given((length - 1 + self.bonus) / self._budget(spec))
 
-    def _budget(self, num_steps: Ints, num_draft_tokens: Ints) -> FloatArray:
-        steps, width = np.asarray(num_steps), np.asarray(num_draft_tokens)
-        if (steps < 1).any() or (width < 2).any():
-            raise ConfigurationError("an accept rate needs a cycle with drafts: num_steps ≥ 1, num_draft_tokens ≥ 2")
+    def _budget(self, spec: SpecConfig) -> FloatArray:
+        steps, width = np.asarray(spec.num_steps), np.asarray(spec.num_draft_tokens)
+        if (width < 2).any():
+            raise ConfigurationError("an accept rate needs a cycle with drafts: num_draft_tokens ≥ 2, root included")
         return np.asarray(self.per_step * steps + self.per_token * width + self.plus, dtype=float)
 
 
@@ -376,8 +377,7 @@ def accept_length_from_rate(
     rate: Floats, spec: SpecConfig, engine: str, version: str, *, per_request: bool = False
 ) -> Floats:
     """Accept length, bonus included, from an accept rate as this engine and version count it; see `rate_meaning`."""
-    meaning = rate_meaning(engine, version, per_request=per_request)
-    return meaning.accept_length(rate, spec.num_steps, spec.num_draft_tokens)
+    return rate_meaning(engine, version, per_request=per_request).accept_length(rate, spec)
 
 
 def _between(first: str, version: str, last: str) -> bool:
