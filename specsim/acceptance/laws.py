@@ -161,7 +161,8 @@ class TreeLaw(AcceptanceLaw):
         depth = np.repeat(np.arange(num_steps), [level.size for level in levels])
         worth = np.concatenate([np.empty(0), *levels])
         chosen = np.argsort(-worth, kind="stable")[: num_draft_tokens - 1]  # of equals, the shallower: parents first
-        return np.asarray(np.bincount(depth[chosen], weights=worth[chosen], minlength=num_steps), dtype=np.float64)
+        survival = np.bincount(depth[chosen], weights=worth[chosen], minlength=num_steps)
+        return np.minimum.accumulate(np.minimum(survival, 1.0))  # sums of products round
 
     def best_tree_length(self, num_steps: Ints, num_draft_tokens: Ints) -> Floats:
         """Accept length, bonus included, of the best tree of N nodes (root included) and depth ≤ S (eq. 20).

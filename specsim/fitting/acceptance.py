@@ -119,7 +119,14 @@ class SurvivalObservation:
 
     @classmethod
     def of(cls, counts: AcceptanceCounts, num_steps: int, topk: int, num_draft_tokens: int) -> Self:
-        """From an engine's counters or histogram (specsim.acceptance.conversions); they hold positions."""
+        """From an engine's counters or histogram (specsim.acceptance.conversions).
+
+        Raises NotIdentifiedError without counts by position, ConfigurationError where they are deeper than num_steps.
+        """
+        if counts.survival[num_steps:].any():
+            raise ConfigurationError(
+                f"cycles accepted more drafts than num_steps {num_steps} can draft: check num_steps"
+            )
         return cls(num_steps, topk, num_draft_tokens, tuple(counts.survival[:num_steps].tolist()), counts.cycles)
 
     @property
@@ -146,7 +153,7 @@ class SurvivalObservation:
     def expected(self, law: TreeLaw) -> FloatArray:
         """What a law says of `measured`."""
         survival = law.tree_survival(self.num_steps, self.topk, self.num_draft_tokens)
-        return conditional_acceptance(np.minimum.accumulate(survival))[: self.measured.size]
+        return conditional_acceptance(survival)[: self.measured.size]
 
 
 Observation = LengthObservation | SurvivalObservation
