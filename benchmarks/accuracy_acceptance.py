@@ -66,6 +66,11 @@ def deeper_chains() -> list[Prediction]:
     return [p for name, seen, unseen in _chain_splits() for p in predict(name, seen, unseen)]
 
 
+def chains_of_eight() -> list[Prediction]:
+    """Of those, the chains of 8 steps."""
+    return [p for p in deeper_chains() if p.observation.num_steps == 8]
+
+
 def deeper_chains_from_one() -> list[Prediction]:
     """Fit the chain of 3 steps alone, predict the deeper ones: the decay is the default prior's."""
     return [p for name, seen, unseen in _chain_splits() for p in predict(name, seen[-1:], unseen)]
@@ -94,6 +99,7 @@ def trees_from_chains() -> list[Prediction]:
 TASKS = {
     "fitted rows (in sample)": everything,
     "chains of at most 3 steps → deeper": deeper_chains,
+    "chains of at most 3 steps → 8 steps": chains_of_eight,
     "one chain of 3 steps → deeper": deeper_chains_from_one,
     "chains and one tree → the other trees": other_trees,
     "one tree → the other trees": other_trees_from_one,

@@ -42,7 +42,8 @@ class AcceptanceLaw(ABC):
         look-up per element.
         """
         SpecConfig(num_steps, topk, num_draft_tokens)
-        return _as_given(self._lengths(*np.broadcast_arrays(num_steps, topk, num_draft_tokens)))
+        config = (np.asarray(part, dtype=np.int64) for part in (num_steps, topk, num_draft_tokens))
+        return _as_given(self._lengths(*np.broadcast_arrays(*config)))
 
     def _lengths(self, steps: Counts, topk: Counts, width: Counts) -> FloatArray:
         """Lengths of chains; `width` is only of use to a law that can tell trees."""

@@ -70,6 +70,11 @@ class LengthObservation:
         if (self.cycles is not None and self.cycles < 1) or (self.standard_error or 0.0) < 0:
             raise ConfigurationError("cycles are at least 1 and a standard error at least 0")
 
+    @classmethod
+    def of(cls, counts: AcceptanceCounts, num_steps: int, topk: int, num_draft_tokens: int) -> Self:
+        """From an engine's totals (specsim.acceptance.conversions), of cycles that all drafted this configuration."""
+        return cls(num_steps, topk, num_draft_tokens, counts.accept_length, counts.cycles)
+
     @property
     def measured(self) -> FloatArray:
         """The length, shape (1,)."""

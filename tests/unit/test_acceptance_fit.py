@@ -111,6 +111,7 @@ def test_counters_and_histograms_become_observations() -> None:
     by_histogram = SurvivalObservation.of(counts_from_histogram([2, 3, 1, 4, 0, 0]), 3, 1, 4)
     assert by_position == by_histogram
     assert by_position.cycles == 10
+    assert LengthObservation.of(counts_from_vllm(10, 30, 17), 3, 1, 4) == LengthObservation(3, 1, 4, 2.7, 10)
     np.testing.assert_allclose(by_position.measured, [0.8, 0.625, 0.8])
     with pytest.raises(ConfigurationError, match="more drafts than num_steps 2"):
         SurvivalObservation.of(counts_from_histogram([2, 3, 1, 4]), 2, 1, 3)

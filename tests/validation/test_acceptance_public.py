@@ -47,6 +47,7 @@ def test_three_parameters_fit_a_published_sweep(accuracy: ModuleType, group: str
     ("task", "rows", "median", "largest"),
     [
         ("deeper_chains", 40, 0.035, 0.10),
+        ("chains_of_eight", 6, 0.08, 0.10),
         ("deeper_chains_from_one", 40, 0.055, 0.22),
         ("other_trees", 24, 0.045, 0.085),
         ("other_trees_from_one", 48, 0.035, 0.11),
