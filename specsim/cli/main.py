@@ -13,6 +13,7 @@ _COMMANDS = {
     "fit": "Fit a cost model to measured runs.",
     "predict": "Predict cycle time, throughput and speed-up.",
     "break-even": "Tell the accept length that speculation needs to pay.",
+    "accept": "Tell the accept length to expect of a configuration.",
     "plot": "Draw break-even, cycle and throughput plots.",
 }
 

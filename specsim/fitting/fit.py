@@ -76,7 +76,7 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
     if not 0 < noise < 1:
         raise SpecsimError(f"the assumed timing noise is a fraction between 0 and 1 (0.01 is 1%), not {noise:g}")
     everything = tuple(runs.runs if isinstance(runs, RunSet) else runs)
-    fitted = tuple(run for run in everything if not run.excluded)
+    fitted = tuple(run for run in everything if not run.excluded and _has_configuration(run))
     mixed = require_like_for_like(fitted, allow_mixed)
     seen = observations(fitted)
     if not seen:
@@ -89,6 +89,11 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
     model = replace(model, notes=notes(model, fitted, seen, _at_zero(problem), folded))
     left_out = tuple(run for run in everything if run.excluded)
     return Fit(model, _residuals(problem), left_out)
+
+
+def _has_configuration(run: Run) -> bool:
+    """A drafter's accept length after so many training samples may come without a configuration, and then no time."""
+    return run.spec is not None or not run.speculative
 
 
 # -- the linear problem ------------------------------------------------------------------------------------------

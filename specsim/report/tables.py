@@ -83,8 +83,8 @@ def fit_text(record: Record) -> str:
         (
             c["name"],
             c["nccl"] or "all",
-            _number(c["value"], 4) + ("" if c["identified"] else " ¹"),
-            _range(c["interval"], 4),
+            number(c["value"], 4) + ("" if c["identified"] else " ¹"),
+            span(c["interval"], 4),
             _some(c["runs"]) + (" (derived)" if c["implied"] else ""),
         )
         for c in record["coefficients"]
@@ -132,13 +132,13 @@ def _predict_cells(row: Record) -> tuple[str, ...]:
     return (
         row["nccl"],
         *(str(row[name]) for name in ("num_draft_tokens", "num_steps", "topk", "batch_size")),
-        _number(row["accept_length"], 2),
-        *(_number(row[f"{phase}_ms"], 2) for phase in ("verify", "draft", "extend", "other")),
-        f"{row['cycle_ms']:.2f} {_range(row['cycle_interval'], 2)}",
-        f"{row['output_tok_s']:.1f} {_range(row['output_tok_s_interval'], 1)}",
-        _number(row["tok_s_per_user"], 1),
-        _number(row["baseline_tok_s"], 1),
-        _number(row["speedup"], 3),
+        number(row["accept_length"], 2),
+        *(number(row[f"{phase}_ms"], 2) for phase in ("verify", "draft", "extend", "other")),
+        f"{row['cycle_ms']:.2f} {span(row['cycle_interval'], 2)}",
+        f"{row['output_tok_s']:.1f} {span(row['output_tok_s_interval'], 1)}",
+        number(row["tok_s_per_user"], 1),
+        number(row["baseline_tok_s"], 1),
+        number(row["speedup"], 3),
     )
 
 
@@ -165,15 +165,15 @@ def break_even_text(record: Record) -> str:
 
 
 def _break_even_cells(row: Record) -> tuple[str, ...]:
-    needs = f"{row['cost_ratio']:.3f} {_range(row['interval'], 2)}"
+    needs = f"{row['cost_ratio']:.3f} {span(row['interval'], 2)}"
     return (
         row["nccl"],
         row["baseline_nccl"] + (" (MIXED)" if row["mixed_setup"] else ""),
         *(str(row[name]) for name in ("num_draft_tokens", "num_steps", "topk", "batch_size")),
-        _number(row["cycle_ms"], 2),
-        _number(row["decode_ms"], 2),
+        number(row["cycle_ms"], 2),
+        number(row["decode_ms"], 2),
         ("≥ " if row["lower_bound"] else "") + needs,
-        _number(row["required_accept_rate"], 2),
+        number(row["required_accept_rate"], 2),
         str(row["max_accept_length"]),
         _had(row),
         _verdict(row),
@@ -182,7 +182,7 @@ def _break_even_cells(row: Record) -> tuple[str, ...]:
 
 def _had(row: Record) -> str:
     if row["accept_length"] is not None:
-        return _number(row["accept_length"], 2)
+        return number(row["accept_length"], 2)
     bounds = row["accept_length_bounds"]
     return f"{bounds['low']:.2f} to {bounds['high']:.2f} ¹" if bounds else "not measured"
 
@@ -214,11 +214,13 @@ def _some(items: Sequence[str]) -> str:
     return ", ".join(items[:4]) + (f" and {len(items) - 4} more" if len(items) > 4 else "")
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
+    """A number at so many digits; a dash where there is none."""
     return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def _range(ends: Sequence[float | None] | None, digits: int) -> str:
+def span(ends: Sequence[float | None] | None, digits: int) -> str:
+    """An interval in brackets; nothing where there is none."""
     if ends is None:
         return ""
     low, high = (("∞" if end is None else f"{end:.{digits}f}") for end in ends)

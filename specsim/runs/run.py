@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from specsim.acceptance.conversions import AcceptanceCounts
 from specsim.quantities import Setup, SpecConfig, Workload
 
 PHASE_FIGURES = ("verify_ms", "draft_ms", "extend_ms", "other_ms")
@@ -58,7 +59,8 @@ class Figure:
 class Run:
     """A run: where (setup, NCCL setting), under what load, with which speculation or none, and what was measured.
 
-    `speculative` without `spec` is a run whose configuration was not stated. `excluded` says why a fit leaves
+    `speculative` without `spec` is a run whose configuration was not stated. `counts` are its cycles and accepted
+    drafts, `survival` the shares of cycles that accepted at least 1, 2 … drafts. `excluded` says why a fit leaves
     the run out; empty for a run to be fitted. `where` is the file and row that it came from.
     """
 
@@ -73,6 +75,9 @@ class Run:
     drafter: str | None = None
     instrument: str | None = None
     prompts: int | None = None
+    counts: AcceptanceCounts | None = None
+    survival: tuple[float, ...] = ()
+    training_samples: int | None = None
     excluded: str = ""
     note: str = ""
     source: str = ""

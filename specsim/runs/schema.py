@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from specsim.errors import ConfigurationError
+from specsim.acceptance.conversions import AcceptanceCounts, CounterNames, counts_from_histogram
+from specsim.errors import ConfigurationError, InputError
 from specsim.methods import METHODS, PLAIN_METHODS
 from specsim.quantities import SETUP_FIELDS, Setup, SpecConfig, Workload
 from specsim.runs.run import FIGURES, UNSTATED, Claim, Figure, Run, RunSet
@@ -86,6 +88,11 @@ def _pairs(written: Any) -> Any:
     return {name: value for name, _, value in pairs}
 
 
+def _listed(written: Any) -> Any:
+    """A list of numbers: 'a;b;c' in a CSV cell."""
+    return [part.strip() for part in written.split(";")] if isinstance(written, str) else written
+
+
 def _names(written: Any) -> Any:
     return [name for name in re.split(r"[;,\s]+", written) if name] if isinstance(written, str) else written
 
@@ -134,6 +141,13 @@ class RunForm(BaseModel):
     accept_rate: Measured = None
     between_prompt_spread: Measured = None
 
+    cycles: Count = None
+    accepted_drafts: Annotated[int | None, Field(ge=0)] = None
+    proposed_drafts: Annotated[int | None, Field(ge=0)] = None
+    accept_histogram: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_listed)] = ()
+    survival: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], BeforeValidator(_listed)] = ()
+    training_samples: Count = None
+
     implied: Annotated[tuple[Literal[FIGURES], ...], BeforeValidator(_names)] = ()  # type: ignore[valid-type]
     exclude: str = ""
     note: str = ""
@@ -143,9 +157,12 @@ class RunForm(BaseModel):
         """The frozen run; raises FieldError where the fields together make no sense."""
         speculative = self._is_speculative()
         spec = self._spec() if speculative else None
+        counts = self._counts()
         self._check_figures(speculative, spec)
         given = {name: getattr(self, name) for name in FIGURES}
         figures = {name: form.figure(name in self.implied) for name, form in given.items() if form is not None}
+        if counts is not None:  # counts before rates: the length they give is exact
+            figures["accept_length"] = Figure(counts.accept_length)
         return Run(
             id=self.id or default_id,
             setup=Setup(**{name: getattr(self, name) for name in SETUP_FIELDS}),
@@ -158,6 +175,9 @@ class RunForm(BaseModel):
             drafter=self.drafter,
             instrument=self.instrument,
             prompts=self.prompts,
+            counts=counts,
+            survival=self.survival,
+            training_samples=self.training_samples,
             excluded=self.exclude,
             note=self.note,
             source=self.source,
@@ -172,7 +192,7 @@ class RunForm(BaseModel):
             raise FieldError(
                 "method", f"is {self.method!r} beside a speculative configuration", "leave one of them out"
             )
-        return not plain or any(n is not None for n in shape)
+        return not plain or self.training_samples is not None or any(n is not None for n in shape)
 
     def _spec(self) -> SpecConfig | None:
         method = (self.method or "eagle").lower()
@@ -187,17 +207,44 @@ class RunForm(BaseModel):
         except ConfigurationError as error:
             raise FieldError("num_draft_tokens", str(error), "") from None
 
+    def _counts(self) -> AcceptanceCounts | None:
+        """Cycles and accepted drafts as integers that agree; None where the row has none."""
+        try:
+            if self.accept_histogram:
+                return counts_from_histogram(
+                    self.accept_histogram,
+                    cycles=self.cycles,
+                    accepted=self.accepted_drafts,
+                    drafted=self.proposed_drafts,
+                    names=_COUNTERS,
+                )
+            if self.accepted_drafts is None:
+                return None
+            if self.cycles is None:
+                raise FieldError("accepted_drafts", "says little without the cycles it took", "state cycles")
+            return AcceptanceCounts(self.cycles, self.accepted_drafts, self.proposed_drafts, None, _COUNTERS)
+        except InputError as error:
+            first = error.faults[0]
+            raise FieldError(first.field, first.problem, first.allowed) from None
+
     def _check_figures(self, speculative: bool, spec: SpecConfig | None) -> None:
         if not speculative:
-            for name in ("verify_ms", "draft_ms", "extend_ms", "cycle_ms", "accept_length"):
-                if getattr(self, name) is not None:
+            for name in ("verify_ms", "draft_ms", "extend_ms", "cycle_ms", *_ACCEPTANCE):
+                if getattr(self, name) not in (None, ()):
                     raise FieldError(name, "needs num_draft_tokens (or num_steps) in the same row", "")
-        if spec is None and speculative and not self.exclude:
+        if spec is None and speculative and not self.exclude and self.training_samples is None:
             raise FieldError(
                 "num_draft_tokens",
                 "a speculative run without its configuration cannot be fitted",
                 "state num_draft_tokens or num_steps, or say why in 'exclude'",
             )
+        if any(after > before for before, after in pairwise(self.survival)):
+            raise FieldError(
+                "survival", f"{self.survival} rises with depth", "shares of at least 1, 2 … drafts never do"
+            )
+        if spec is not None and max(len(self.survival), len(self.accept_histogram) - 1) >= spec.max_accept_length:
+            deep = "survival" if self.survival else "accept_histogram"
+            raise FieldError(deep, f"is deeper than the {spec.max_accept_length - 1} drafts that can be accepted", "")
         if self.accept_length is not None and spec is not None:
             figure = self.accept_length.figure(implied=False)
             ends = (figure.low or figure.best, figure.high or figure.best, *figure.readings)
@@ -207,6 +254,10 @@ class RunForm(BaseModel):
                     f"{min(ends) if min(ends) < 1 else max(ends):g} is not possible",
                     f"allowed: 1 to {spec.max_accept_length} (bonus token included)",
                 )
+
+
+_ACCEPTANCE = ("accept_length", "accept_rate", "cycles", "accepted_drafts", "accept_histogram", "survival")
+_COUNTERS = CounterNames("run", "cycles", "proposed_drafts", "accepted_drafts", "accept_histogram")
 
 
 class FieldError(Exception):

@@ -23,17 +23,18 @@ LAYERS = (
     {"errors"},
     {"methods"},
     {"quantities"},
-    {"acceptance", "cost", "runs", "uncertainty"},
+    {"acceptance", "cost", "uncertainty"},
+    {"runs"},
     {"fitting", "prediction"},
     {"breakeven"},
-    {"questions"},
+    {"questions", "expected"},
     {"report"},
     {"cli"},
 )
 CONFINED = {
     "matplotlib": {"report.plots"},
     "pydantic": {"cost.model_file", "runs.files", "runs.schema"},
-    "scipy": {"fitting.least_squares", "uncertainty"},
+    "scipy": {"fitting.acceptance", "fitting.least_squares", "uncertainty"},
     "click": {"cli"},
     "prettytable": {"report.tables"},
 }
@@ -68,6 +69,9 @@ def test_imports_point_one_way(name):
         top, _, rest = imported.partition(".")
         if top != "specsim":
             continue
+        assert {home, rest.split(".")[0]} != {"cost", "acceptance"}, (
+            f"{name}: a step's price knows nothing of acceptance"
+        )
         assert rest, f"{name} imports the root, which nothing inside may"
         assert rest.split(".")[0] in below | {home}, f"{name} imports {imported}, which is not below it"
 
