@@ -61,3 +61,9 @@ def test_every_column_of_the_format_is_documented():
 
     text = (REPO / "docs" / "data-format.md").read_text(encoding="utf-8")
     assert {name for name in RUN_FIELDS if f"`{name}`" not in text} == set()
+
+
+def test_the_accuracy_page_is_what_its_command_gives():
+    from benchmarks.accuracy import PAGE, page
+
+    assert page() == PAGE.read_text(encoding="utf-8")

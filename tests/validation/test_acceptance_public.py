@@ -1,28 +1,18 @@
 """The law against published accept lengths (data/accept_lengths.csv): fitted, and predicted where it saw none."""
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from benchmarks import accuracy_acceptance
 from specsim.fitting.acceptance import PRIOR_MEDIAN, PRIOR_SPREAD, fit_acceptance
 
 
 @pytest.fixture(scope="module")
 def accuracy() -> ModuleType:
     """The benchmark that prints the accuracy table: its tasks are the ones that are budgeted here."""
-    path = Path(__file__).parents[2] / "benchmarks" / "accuracy_acceptance.py"
-    spec = importlib.util.spec_from_file_location("accuracy_acceptance", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
-        spec.loader.exec_module(module)
-    return module
+    return accuracy_acceptance
 
 
 @pytest.mark.parametrize(
