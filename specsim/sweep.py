@@ -1,0 +1,454 @@
+"""Many configurations at once: the best, what cannot be told from it, the regret of another, and the maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import numpy as np
+
+from specsim.acceptance import chain_accept_length, required_accept_rate
+from specsim.cost.communication import Estimate
+from specsim.cost.model import CostModel
+from specsim.cost.terms import Cycle
+from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
+from specsim.grid import Cells, Chunk, Columns, IntArray, Part, Plan, evaluate, verify_readings
+from specsim.methods import method_named
+from specsim.quantities import BoolArray, FloatArray, Floats, Ints, SpecConfig, Workload, tree_limit
+from specsim.questions import Unanswered
+from specsim.uncertainty import quantile
+
+_CHUNK_CELLS = 1 << 19  # about 50 MB of arrays: small beside 1 GiB, large beside what a call costs
+
+
+# -- what is asked ---------------------------------------------------------------------------------------------------
+
+
+class AcceptanceLaw(Protocol):
+    """What a sweep asks of a law of acceptance; `str()` of it names it in outputs."""
+
+    def accept_length(self, num_steps: Ints, topk: Ints, num_draft_tokens: Ints) -> Floats:
+        """Accept length of configurations, bonus included; arguments broadcast."""
+
+
+@dataclass(frozen=True)
+class ConstantRate:
+    """A chain's law with one acceptance rate (eq. 19).
+
+    It knows no branches: a tree counts as the chain that fits in it, min(S, N − 1) deep, which is a lower bound.
+    """
+
+    accept_rate: float
+
+    def accept_length(self, num_steps: Ints, topk: Ints, num_draft_tokens: Ints) -> Floats:
+        """Accept length (eq. 19), bonus included; arguments broadcast. Raises ConfigurationError on a rate outside 0…1."""
+        depth = np.minimum(num_steps, np.asarray(num_draft_tokens) - 1)
+        return chain_accept_length(self.accept_rate, np.broadcast_arrays(depth, topk)[0])
+
+    def __str__(self) -> str:
+        return f"constant accept rate {self.accept_rate:.3g} (a tree counts as the chain in it: a lower bound)"
+
+
+def law_from(model: CostModel) -> AcceptanceLaw:
+    """The law of acceptance that the model's own runs show: one rate, the mean over the chains measured (eq. 9).
+
+    Raises NotIdentifiedError when no chain among them has an accept length.
+    """
+    chains = [m for m in model.measured if m.topk == 1 and m.num_steps > 0 and m.accept_length is not None]
+    if not chains:
+        raise NotIdentifiedError("no chain among the runs has an accept length: state the accept rate (--accept-rate)")
+    rates = required_accept_rate(np.array([m.accept_length for m in chains]), np.array([m.num_steps for m in chains]))
+    return ConstantRate(float(np.mean(rates)))
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The values to combine, each sorted and without repeats; `nccl` are labels of the model's settings.
+
+    Raises ConfigurationError on an empty axis, or a value that is not a whole number or below what is possible.
+    """
+
+    num_steps: tuple[int, ...]
+    topk: tuple[int, ...]
+    num_draft_tokens: tuple[int, ...]
+    batch_size: tuple[int, ...]
+    nccl: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_steps", 0), ("topk", 1), ("num_draft_tokens", 1), ("batch_size", 1)):
+            values = np.asarray(getattr(self, name))
+            if values.size == 0 or values.dtype.kind not in "iu" or values.min() < least:
+                raise ConfigurationError(f"{name} of a sweep must be whole numbers of at least {least}")
+            object.__setattr__(self, name, tuple(np.unique(values).tolist()))
+        if not self.nccl:
+            raise ConfigurationError("nccl of a sweep must name at least one setting")
+        object.__setattr__(self, "nccl", tuple(dict.fromkeys(self.nccl)))
+
+    @classmethod
+    def completed(
+        cls,
+        model: CostModel,
+        *,
+        num_steps: Iterable[int] | None = None,
+        topk: Iterable[int] | None = None,
+        num_draft_tokens: Iterable[int] | None = None,
+        batch_size: Iterable[int] | None = None,
+        nccl: Iterable[str] | None = None,
+    ) -> Axes:
+        """What is stated, completed: steps 1 to 8, topk 1, 2, 4, draft tokens 2 to 32, what was run for the rest."""
+        measured = {m.batch_size for m in model.measured} or {1}
+        return cls(
+            tuple(range(1, 9) if num_steps is None else num_steps),
+            tuple((1, 2, 4) if topk is None else topk),
+            tuple(range(2, 33) if num_draft_tokens is None else num_draft_tokens),
+            tuple(measured if batch_size is None else batch_size),
+            tuple([s.label for s in model.settings] if nccl is None else nccl),
+        )
+
+
+def legal(num_steps: Ints, topk: Ints, num_draft_tokens: Ints, method: str = "eagle") -> BoolArray:
+    """Where a combination is legal (section 1), elementwise: what SpecConfig accepts."""
+    steps, branches, width = np.broadcast_arrays(num_steps, topk, num_draft_tokens)
+    possible = (steps >= 0) & (branches >= 1) & (width >= 1)
+    if not method_named(method).steps_bound_length:
+        return np.asarray(possible)
+    chain = (branches == 1) | (steps == 0)
+    tree = (width >= 2) & (width <= tree_limit(steps, branches))
+    return np.asarray(possible & np.where(chain, width == steps + 1, tree))
+
+
+# -- what is answered ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell by name: its configuration, batch size, NCCL setting and accept length."""
+
+    spec: SpecConfig
+    batch_size: int
+    nccl: str
+    accept_length: float
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What `sweep` answers, by (nccl, batch size, configuration) in the order of `axes` and `spec`.
+
+    `spec` holds the G legal configurations, the present one among them, as arrays of shape (G,), `accept_length`
+    theirs, `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch size and setting, `cells` everything about every cell, if
+    kept. `best` is the (setting, batch size) index whose best cell has the highest speed-up, None without any
+    baseline; `tied_with_best`, of shape (nccl, batch size), where another's cannot be told from that. `illegal`
+    counts the combinations of steps, topk and draft tokens left out, `evaluated` the cells. `unanswered` says
+    why cells are open, `no_baseline` why margins are, by setting.
+    """
+
+    axes: Axes
+    spec: SpecConfig
+    accept_length: FloatArray
+    law: str
+    present: int | None
+    decode_ms: FloatArray
+    columns: Columns
+    cells: Cells | None
+    best: tuple[int, int] | None
+    tied_with_best: BoolArray
+    illegal: int
+    evaluated: int
+    unanswered: tuple[Unanswered, ...]
+    no_baseline: dict[str, str]
+
+    @property
+    def cycle_ms(self) -> FloatArray:
+        """Cycle time of every cell [ms]; it and those below raise ConfigurationError where no cells were kept."""
+        return self.kept.cycle_ms
+
+    @property
+    def output_tok_s(self) -> FloatArray:
+        """Server throughput of every cell (eq. 6) [tok/s]."""
+        return np.array(self.axes.batch_size)[:, None] * (1000.0 * self.accept_length) / self.cycle_ms
+
+    @property
+    def cost_ratio(self) -> FloatArray:
+        """C/t of every cell, the accept length that it needs to break even (eq. 7); NaN without a baseline."""
+        return self.cycle_ms / self.decode_ms[..., None]
+
+    @property
+    def speedup(self) -> FloatArray:
+        """Speed-up of every cell, L·t/C (eq. 7)."""
+        return self.accept_length / self.cost_ratio
+
+    @property
+    def margin(self) -> FloatArray:
+        """Accept length beyond break-even of every cell, L − C/t [tokens a cycle]."""
+        return self.accept_length - self.cost_ratio
+
+    @property
+    def feasible(self) -> BoolArray:
+        """Where any accept length breaks even (eq. 8); False without a baseline."""
+        return self.cost_ratio <= np.asarray(self.spec.max_accept_length)
+
+    @property
+    def kept(self) -> Cells:
+        """The cells; raises ConfigurationError where none were kept."""
+        if self.cells is None:
+            raise ConfigurationError("this sweep kept no cells: ask with keep_cells=True")
+        return self.cells
+
+    def cell(self, setting: int, batch: int, configuration: int) -> Cell:
+        """The cell at an index, by name."""
+        steps, topk, width = (int(np.asarray(getattr(self.spec, name))[configuration]) for name in _COUNTS)
+        spec = SpecConfig(steps, topk, width, self.spec.method)
+        length = float(self.accept_length[configuration])
+        return Cell(spec, self.axes.batch_size[batch], self.axes.nccl[setting], length)
+
+
+_COUNTS = ("num_steps", "topk", "num_draft_tokens")
+
+
+def sweep(
+    model: CostModel,
+    law: AcceptanceLaw,
+    axes: Axes,
+    *,
+    present: SpecConfig | None = None,
+    keep_cells: bool = True,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Sweep:
+    """Evaluate every legal combination of the axes (eq. 6–8, 11), like for like, at the law's accept lengths.
+
+    The law's lengths count as known: intervals and ties rest on the model's covariance. `present` joins the
+    configurations and gets its regret; without `keep_cells` memory does not grow with the cells. Chunks run in
+    this process, or through any Executor: `with ProcessPoolExecutor() as pool: sweep(..., executor=pool)`, or
+    `executor=dask.distributed.Client().get_executor()`. `progress` is told the cells done and all cells.
+
+    Raises ConfigurationError when nothing is legal or a length is impossible, UnknownSettingError for a setting
+    without runs, NotIdentifiedError when the runs answer no cell.
+    """
+    plan, illegal = _plan(model, law, axes, present, keep_cells)
+    shape = (len(axes.nccl), len(axes.batch_size), plan.accept_length.size)
+    cells = Cells.empty(shape) if keep_cells else None
+    columns: list[Columns] = []
+    open_because: dict[str, str] = {}
+    for part in _run(plan, cells, executor):
+        columns.append(part.columns)
+        open_because = part.open_because | open_because
+        if progress is not None:
+            progress(part.stop * shape[0] * shape[2], shape[0] * shape[1] * shape[2])
+    everything = Columns.joined(columns, axis=1)
+    if (everything.best < 0).all():
+        raise NotIdentifiedError(next(iter(open_because.values())))
+    best, tied = _best_speedup(plan, everything)
+    return Sweep(
+        axes,
+        plan.spec,
+        plan.accept_length,
+        str(law),
+        plan.present,
+        np.array([decode.value for decode in plan.decode]),
+        everything,
+        cells,
+        best,
+        tied,
+        illegal,
+        shape[0] * shape[1] * shape[2],
+        tuple(Unanswered(label, why) for label, why in open_because.items()),
+        {label: why for label in axes.nccl if (why := _decode(model, label, plan.batch_size)[1])},
+    )
+
+
+def _run(plan: Plan, cells: Cells | None, executor: Executor | None) -> Iterator[Part]:
+    """Every chunk's part, in order; `cells` is filled on the way."""
+    chunks = _chunks(plan)
+    if executor is not None:
+        for part in executor.map(evaluate, chunks):
+            _store(part, cells)
+            yield part
+        return
+    room = cells or Cells.empty((len(plan.settings), chunks[0].stop, plan.accept_length.size))
+    for chunk in chunks:  # in this process: straight into the cells, or again and again into the same room
+        start = chunk.start if cells else 0
+        yield evaluate(chunk, room.at(slice(None), slice(start, start + chunk.stop - chunk.start)))
+
+
+def _store(part: Part, cells: Cells | None) -> None:
+    if cells is None or part.cells is None:
+        return
+    for field in fields(Cells):
+        getattr(cells, field.name)[:, part.start : part.stop] = getattr(part.cells, field.name)
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    model: CostModel, law: AcceptanceLaw, axes: Axes, present: SpecConfig | None, keep_cells: bool
+) -> tuple[Plan, int]:
+    """What all chunks share, and how many combinations were left out as illegal."""
+    methods = {m.method for m in model.measured}
+    spec, illegal, at = _configurations(axes, methods.pop() if len(methods) == 1 else "eagle", present)
+    lengths = law.accept_length(*(getattr(spec, name) for name in _COUNTS))
+    length = np.broadcast_to(np.asarray(lengths, dtype=float), np.shape(spec.num_steps))
+    _check_lengths(length, spec)
+    one, two = (model.rest(Cycle.of(spec, Workload(batch), model.setup.engine)) for batch in (1, 2))
+    per_request = two - one
+    batch = np.array(axes.batch_size, dtype=float)
+    decode = tuple(_decode(model, label, batch)[0] for label in axes.nccl)
+    return Plan(model, spec, length, batch, axes.nccl, decode, one - per_request, per_request, at, keep_cells), illegal
+
+
+def _configurations(axes: Axes, method: str, present: SpecConfig | None) -> tuple[SpecConfig, int, int | None]:
+    """The legal configurations by ascending width, how many combinations are not, and where the present one is."""
+    grid = np.meshgrid(axes.num_steps, axes.topk, axes.num_draft_tokens, indexing="ij")
+    steps, topk, width = (np.ravel(axis) for axis in grid)
+    keep = legal(steps, topk, width, method)
+    rows = np.stack([width, steps, topk], axis=1)[keep]
+    mine = None
+    if present is not None:
+        mine = np.array([present.num_draft_tokens, present.num_steps, present.topk])
+        rows = rows if (rows == mine).all(axis=1).any() else np.vstack([rows, mine])
+    if not len(rows):
+        raise ConfigurationError(f"none of the {keep.size} combinations of steps, topk and draft tokens is legal")
+    rows = rows[np.lexsort(rows.T[::-1])]
+    at = None if mine is None else int(np.flatnonzero((rows == mine).all(axis=1))[0])
+    return SpecConfig(rows[:, 1], rows[:, 2], rows[:, 0], method), int(keep.size - keep.sum()), at
+
+
+def _check_lengths(length: FloatArray, spec: SpecConfig) -> None:
+    most = np.asarray(spec.max_accept_length)
+    possible = (length >= 1) & (length <= most * (1 + 1e-12))  # a law's last digit is rounding, not a wrong length
+    if not possible.all():
+        at = int(np.argmin(possible))
+        steps, topk, width = (int(np.asarray(getattr(spec, name))[at]) for name in _COUNTS)
+        raise ConfigurationError(
+            f"the law gives an accept length of {length[at]:g} at num_steps {steps}, topk {topk},"
+            f" num_draft_tokens {width}: allowed is 1 to {most[at]:g} (bonus token included)"
+        )
+
+
+def _decode(model: CostModel, nccl: str, batch: FloatArray) -> tuple[Estimate, str]:
+    """Plain decode at each batch size (eq. 5), NaN where no baseline is like for like, and then why."""
+    one = np.ones_like(batch)
+    cycle = Cycle(batch, one, one, one, one, batch)
+    try:
+        return model.decode(cycle, nccl), ""
+    except MixedSetupError as error:
+        why = str(error)
+    estimate = model.phase("decode", cycle, nccl)
+    known = model.estimable(estimate) & bool(model.setting(nccl).decode_batches)
+    return Estimate(np.where(known, estimate.value, np.nan), np.where(known[:, None], estimate.gradient, 0.0)), why
+
+
+def _chunks(plan: Plan) -> list[Chunk]:
+    """Whole batch sizes, at least one, so that what is best at one is known where it is evaluated."""
+    step = max(1, _CHUNK_CELLS // (plan.accept_length.size * len(plan.settings)))
+    return [Chunk(plan, low, min(low + step, plan.batch_size.size)) for low in range(0, plan.batch_size.size, step)]
+
+
+# -- the best of all -------------------------------------------------------------------------------------------------
+
+
+def _best_speedup(plan: Plan, columns: Columns) -> tuple[tuple[int, int] | None, BoolArray]:
+    """The batch size and setting whose best cell has the highest speed-up, and those that cannot be told from it."""
+    shape = columns.best.shape
+    speedups = [_log_speedups(plan, columns.best[index], index) for index in range(shape[0])]
+    points = np.array([point for point, _ in speedups])
+    if np.isnan(points).all():
+        return None, np.zeros(shape, dtype=bool)
+    setting, batch = (int(at) for at in np.unravel_index(np.nanargmax(points), shape))
+    tied, covariance = np.zeros(shape, dtype=bool), plan.model.covariance_matrix
+    for name, top in speedups[setting][1].items():
+        best = Estimate(top.value[batch], top.gradient[batch])
+        for index, (_, readings) in enumerate(speedups):
+            for other, estimate in readings.items():
+                if index != setting or other == name:  # one setting is read one way at a time
+                    shortfall = Estimate(best.value - estimate.value, best.gradient - estimate.gradient)
+                    reach = quantile(plan.model.noise.residual_dof) * np.sqrt(shortfall.variance(covariance))
+                    tied[index] |= shortfall.value <= reach
+    return (setting, batch), tied
+
+
+def _log_speedups(plan: Plan, best: IntArray, index: int) -> tuple[FloatArray, dict[str, Estimate]]:
+    """log(L·t/C) of the best cell at each batch size (eq. 7): the point, and by reading; NaN where it is open."""
+    width = np.asarray(plan.spec.num_draft_tokens)[best].astype(float)
+    one = np.ones_like(width)
+    table = Cycle(plan.batch_size, one, one, width, one, one)
+    verify, _ = verify_readings(plan.model, table, plan.settings[index])
+    decode, length = plan.decode[index], np.where(best < 0, np.nan, plan.accept_length[best])
+
+    def speedup(verified: Estimate) -> Estimate:
+        cycle = plan.cycle_estimate(verified, plan.batch_size, best)
+        relative = decode.gradient / decode.value[:, None] - cycle.gradient / cycle.value[:, None]
+        with np.errstate(invalid="ignore", divide="ignore"):  # a reading far from its pair can go below 0
+            return Estimate(np.log(length * decode.value / cycle.value), relative)
+
+    return speedup(verify.point).value, {name: speedup(reading) for name, reading in verify.by_name.items()}
+
+
+# -- sums and maps ---------------------------------------------------------------------------------------------------
+
+
+def totals(found: Sweep) -> dict[str, int]:
+    """How many cells pay, lose, are undecided, have no baseline, are open, infeasible or extrapolated."""
+    names = ("pays", "loses", "undecided", "infeasible", "without_baseline", "not_identified", "extrapolated")
+    return {name: int(getattr(found.columns, name).sum()) for name in names}
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """One quantity over num_steps (rows) and num_draft_tokens (columns), NaN where a combination is illegal or open."""
+
+    num_steps: tuple[int, ...]
+    num_draft_tokens: tuple[int, ...]
+    values: FloatArray
+
+
+def heat_map(found: Sweep, quantity: str, *, nccl: str, batch_size: int, topk: int) -> HeatMap:
+    """A quantity of a Sweep (speedup, margin, output_tok_s …) by steps and draft tokens, at one setting, batch size and topk, for drawing.
+
+    Raises ConfigurationError when the sweep kept no cells, or has no such value on its axes.
+    """
+    setting, batch = _index("nccl", found.axes.nccl, nccl), _index("batch_size", found.axes.batch_size, batch_size)
+    _index("topk", found.axes.topk, topk)
+    steps, branches, width = (np.asarray(getattr(found.spec, name)) for name in _COUNTS)
+    rows, columns = np.unique(steps), np.unique(width)
+    values = np.full((rows.size, columns.size), np.nan)
+    here = branches == topk
+    at = np.searchsorted(rows, steps[here]), np.searchsorted(columns, width[here])
+    values[at] = getattr(found, quantity)[setting, batch, here]
+    return HeatMap(tuple(rows.tolist()), tuple(columns.tolist()), values)
+
+
+@dataclass(frozen=True)
+class BreakEvenMap:
+    """What chains need by batch_size (rows) and num_steps (columns): C/t, and the rate (eq. 9), NaN where none will do."""
+
+    batch_size: tuple[int, ...]
+    num_steps: tuple[int, ...]
+    cost_ratio: FloatArray
+    required_accept_rate: FloatArray
+
+
+def break_even_map(found: Sweep, *, nccl: str) -> BreakEvenMap:
+    """Accept length and rate that the sweep's chains (topk 1) need to break even under a setting (eq. 7, 9).
+
+    Raises ConfigurationError when the sweep kept no cells, has no such setting, or no chain.
+    """
+    setting = _index("nccl", found.axes.nccl, nccl)
+    chains = np.flatnonzero((np.asarray(found.spec.topk) == 1) & (np.asarray(found.spec.num_steps) > 0))
+    if not chains.size:
+        raise ConfigurationError(
+            "the sweep has no chain (topk 1): the acceptance rate that a tree needs has no formula"
+        )
+    steps = np.asarray(found.spec.num_steps)[chains]
+    need = found.cost_ratio[setting][:, chains]
+    rate = np.asarray(required_accept_rate(need, steps))
+    return BreakEvenMap(found.axes.batch_size, tuple(steps.tolist()), need, rate)
+
+
+def _index(axis: str, values: tuple[int, ...] | tuple[str, ...], value: int | str) -> int:
+    if value not in values:
+        raise ConfigurationError(f"{axis} {value!r} is not on the sweep's axis: {', '.join(map(str, values))}")
+    return [*values].index(value)

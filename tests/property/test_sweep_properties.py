@@ -1,0 +1,140 @@
+"""Laws of sweeps, over random servers: every cell is what the single-cell functions say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specsim.breakeven import break_even
+from specsim.errors import MixedSetupError, NotIdentifiedError
+from specsim.fitting import fit
+from specsim.prediction import predict
+from specsim.quantities import Setup, SpecConfig, Workload
+from specsim.runs.run import Figure, Run
+from specsim.sweep import Axes, ConstantRate, sweep
+
+
+@dataclass(frozen=True)
+class FakeTree:
+    rate: float
+
+    def accept_length(self, num_steps, topk, num_draft_tokens):
+        return 1 + np.minimum(
+            num_steps, self.rate * np.sqrt(np.asarray(num_draft_tokens) - 1.0) * np.asarray(topk) ** 0.1
+        )
+
+
+@st.composite
+def models(draw):
+    """A model fitted to runs of a random server: some settings timed fully, some at one width, some not at all."""
+    cost = st.floats(0.01, 1.0)
+    engine = draw(st.sampled_from(["sglang", "vllm", "tensorrt-llm", None]))
+    fixed, token, draft, base, noise = (
+        draw(cost) * 30 + 5,
+        draw(cost),
+        draw(cost),
+        draw(cost) * 20 + 3,
+        draw(cost) * 0.1,
+    )
+    random, runs = np.random.default_rng(draw(st.integers(0, 1000))), []
+
+    def timed(value):
+        return Figure(value=float(value * (1 + noise * random.uniform(-1, 1))))
+
+    for nccl in ("a", "b"):
+        factor = 1.0 if nccl == "a" else draw(st.floats(0.5, 1.2))
+        batches = draw(st.sampled_from([(), (1,), (1, 8)])) if nccl == "b" else (1, 8)
+        for batch in batches:
+            runs.append(
+                Run(
+                    f"{nccl}{batch}",
+                    Setup(engine=engine),
+                    nccl,
+                    Workload(batch),
+                    False,
+                    figures={"decode_ms": timed(base * factor + 0.1 * batch)},
+                )
+            )
+        chosen = [(1, 1, 2), (4, 1, 5), (3, 4, 10)]
+        kept = chosen if nccl == "a" else chosen[: draw(st.integers(0 if batches else 1, 3))]
+        for number, (steps, topk, width) in enumerate(kept):
+            for batch in (1, 8) if nccl == "a" else (1,):
+                verify, drafted = (fixed + token * batch * width) * factor, draft * steps + 0.01 * batch * topk
+                figures = {"verify_ms": timed(verify), "cycle_ms": timed(verify + drafted + 1)}
+                if draw(st.booleans()):
+                    figures["draft_ms"] = timed(drafted)
+                spec = SpecConfig(steps, topk, width)
+                runs.append(
+                    Run(
+                        f"{nccl}{batch}-{number}",
+                        Setup(engine=engine),
+                        nccl,
+                        Workload(batch),
+                        True,
+                        spec=spec,
+                        figures=figures,
+                    )
+                )
+    return fit(runs).model
+
+
+axes = st.builds(
+    Axes,
+    num_steps=st.lists(st.integers(0, 6), min_size=1, max_size=4).map(lambda v: (*v, 2)),
+    topk=st.lists(st.integers(1, 5), min_size=1, max_size=3).map(lambda v: (*v, 1)),
+    num_draft_tokens=st.lists(st.integers(1, 30), min_size=1, max_size=5).map(lambda v: (*v, 3)),
+    batch_size=st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple),
+    nccl=st.just(("a", "b")),
+)
+laws = st.one_of(st.builds(ConstantRate, st.floats(0, 1)), st.builds(FakeTree, st.floats(0.05, 1.0)))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(models(), laws, axes)
+def test_every_cell_is_what_single_questions_answer(model, law, axes):
+    found = sweep(model, law, axes)
+    for index in np.ndindex(found.cycle_ms.shape):
+        cell = found.cell(*index)
+        work = Workload(cell.batch_size)
+        try:
+            told = predict(model, cell.spec, work, min(cell.accept_length, cell.spec.max_accept_length), cell.nccl)
+        except NotIdentifiedError:
+            assert np.isnan(found.cycle_ms[index])
+            continue
+        np.testing.assert_allclose(found.cycle_ms[index], told.times.cycle_ms, rtol=1e-9)
+        np.testing.assert_allclose(found.output_tok_s[index], told.output_tok_s, rtol=1e-9)
+        assert found.kept.extrapolated[index] == told.times.extrapolated
+        try:
+            need = break_even(model, cell.spec, work, cell.nccl)
+        except MixedSetupError:
+            assert np.isnan([found.margin[index], found.kept.margin_low[index], found.speedup[index]]).all()
+            continue
+        np.testing.assert_allclose(found.speedup[index], told.speedup, rtol=1e-9)
+        np.testing.assert_allclose(found.cost_ratio[index], need.cost_ratio, rtol=1e-9)
+        assert found.feasible[index] == need.feasible
+        ends = cell.accept_length - need.interval[1], cell.accept_length - need.interval[0]
+        mine = found.kept.margin_low[index], found.kept.margin_high[index]
+        np.testing.assert_allclose(mine, ends, rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(models(), laws, axes, st.sampled_from([(2, 1, 3), (3, 2, 7), (6, 4, 25)]))
+def test_best_regret_and_ties(model, law, axes, present):
+    found = sweep(model, law, axes, present=SpecConfig(*present))
+    rates = np.nan_to_num(found.output_tok_s, nan=-1.0)
+    best = found.columns.best
+    some = best >= 0
+    assert (some == (rates.max(axis=2) > 0)).all()
+    chosen = np.take_along_axis(rates, best[..., None], axis=2)[..., 0]
+    np.testing.assert_allclose(chosen[some], rates.max(axis=2)[some], rtol=1e-14)
+    assert np.take_along_axis(found.kept.tied, best[..., None], axis=2)[..., 0][some].all()
+    answered = ~np.isnan(found.columns.regret)
+    assert (found.columns.regret[answered] >= -1e-14).all()
+    assert found.kept.tied[..., found.present].tolist() == found.columns.present_tied.tolist()
+    assert (found.kept.tied.sum(axis=2) == found.columns.tied_count).all()
+    assert not found.kept.tied[np.isnan(found.cycle_ms)].any()
+    if found.best is not None:
+        assert found.speedup[(*found.best, best[found.best])] >= np.nanmax(found.speedup) * (1 - 1e-14)

@@ -1,0 +1,420 @@
+"""Sweeps: what is left out, what is best, what cannot be told apart, and how the work is cut up."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+import specsim.sweep as module
+from specsim.cost.terms import TERMS, Cycle
+from specsim.errors import ConfigurationError, NotIdentifiedError, UnknownSettingError
+from specsim.fitting import fit
+from specsim.flags import engine_flags
+from specsim.grid import LISTED, Cells, Columns
+from specsim.prediction import cycle_cost
+from specsim.quantities import Setup, SpecConfig, Workload
+from specsim.runs.files import load_campaign
+from specsim.runs.run import Figure, Run
+from specsim.sweep import Axes, ConstantRate, break_even_map, heat_map, law_from, legal, sweep, totals
+from specsim.uncertainty import quantile
+
+
+@dataclass(frozen=True)
+class FakeTree:
+    """A law that rewards branches and width, without any claim to be right."""
+
+    def accept_length(self, num_steps, topk, num_draft_tokens):
+        coverage = 1 - 0.4 * np.asarray(topk, dtype=float) ** -0.6
+        reach = np.minimum(num_steps, np.log2(num_draft_tokens))
+        return 1 + 1.2 * (1 - np.exp(-coverage * reach))
+
+
+@dataclass(frozen=True)
+class Level:
+    """A law whose lengths rise about as the synthetic server's cycles do at batch 1, so that much is close to the best."""
+
+    def accept_length(self, num_steps, topk, num_draft_tokens):
+        return np.minimum(
+            np.asarray(num_steps) + 1, 1 + 0.003 * np.asarray(num_draft_tokens) + 0.0187 * np.asarray(num_steps)
+        )
+
+
+def synthetic_runs(noise=0.02, seed=3, settings=("default", "tuned")):
+    """Runs of a server with known costs: two settings, plain decode and four configurations at three batch sizes."""
+    random = np.random.default_rng(seed)
+
+    def timed(value):
+        return Figure(value=float(value * (1 + noise * random.standard_normal())))
+
+    runs = []
+    for number, (nccl, batch) in enumerate(product(settings, (1, 4, 16))):
+        faster, setup = 1 - 0.2 * (nccl == "tuned"), Setup(engine="sglang")
+        runs.append(
+            Run(
+                f"plain{number}",
+                setup,
+                nccl,
+                Workload(batch),
+                False,
+                figures={"decode_ms": timed(14 * faster + 0.08 * batch)},
+            )
+        )
+        for steps, topk, width in ((2, 1, 3), (5, 1, 6), (3, 4, 12), (6, 4, 32)):
+            verify, draft = (
+                16 * faster + 0.05 * batch * width,
+                0.2 + 0.3 * (steps - 1) + 0.002 * batch * topk * (steps - 1),
+            )
+            figures = {"verify_ms": timed(verify), "draft_ms": timed(draft), "cycle_ms": timed(verify + draft + 0.5)}
+            spec = SpecConfig(steps, topk, width, "eagle3")
+            runs.append(Run(f"spec{number}-{width}", setup, nccl, Workload(batch), True, spec=spec, figures=figures))
+    return runs
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fit(synthetic_runs()).model
+
+
+AXES = Axes((0, 1, 2, 3, 5), (1, 2, 4), tuple(range(1, 20)), (1, 2, 4, 9, 16), ("default", "tuned"))
+
+
+def brute_force_legal(axes):
+    """Every legal combination, by building each one."""
+    found = []
+    for steps, topk, width in product(axes.num_steps, axes.topk, axes.num_draft_tokens):
+        try:
+            SpecConfig(steps, topk, width, "eagle3")
+        except ConfigurationError:
+            continue
+        found.append((steps, topk, width))
+    return found
+
+
+def configurations(found):
+    return list(
+        zip(found.spec.num_steps.tolist(), found.spec.topk.tolist(), found.spec.num_draft_tokens.tolist(), strict=True)
+    )
+
+
+def same(left, right, kind):
+    for field in fields(kind):
+        np.testing.assert_array_equal(getattr(left, field.name), getattr(right, field.name), err_msg=field.name)
+
+
+def test_illegal_combinations_are_left_out_and_counted(model):
+    found, expected = sweep(model, FakeTree(), AXES), brute_force_legal(AXES)
+    assert sorted(configurations(found)) == sorted(expected)
+    assert found.illegal == 5 * 3 * 19 - len(expected)
+    assert found.evaluated == len(expected) * 5 * 2
+
+
+def test_illegal_combinations_never_reach_the_law(model):
+    class Picky:
+        def accept_length(self, num_steps, topk, num_draft_tokens):
+            SpecConfig(num_steps, topk, num_draft_tokens)
+            return np.ones(np.shape(num_steps))
+
+    assert sweep(model, Picky(), AXES).illegal > 0
+
+
+def test_methods_without_depth_take_any_width():
+    assert legal(1, 1, 7, "ngram")
+    assert not legal(1, 1, 7, "eagle")
+
+
+def test_nothing_legal_says_so(model):
+    with pytest.raises(ConfigurationError, match="none of the 2 combinations"):
+        sweep(model, FakeTree(), Axes((5,), (1,), (2, 3), (1,), ("default",)))
+
+
+@pytest.mark.parametrize("bad", [{"num_steps": ()}, {"topk": (0,)}, {"batch_size": (1.5,)}, {"nccl": ()}])
+def test_axes_refuse_what_cannot_be(bad):
+    with pytest.raises(ConfigurationError):
+        replace(AXES, **bad)
+
+
+def test_unknown_setting(model):
+    with pytest.raises(UnknownSettingError):
+        sweep(model, FakeTree(), replace(AXES, nccl=("other",)))
+
+
+def test_a_law_beyond_the_depth_is_refused(model):
+    class Long:
+        def accept_length(self, num_steps, topk, num_draft_tokens):
+            return np.asarray(num_steps) + 1.5
+
+    with pytest.raises(ConfigurationError, match="the law gives an accept length of"):
+        sweep(model, Long(), AXES)
+
+
+def test_best_and_regret_are_those_of_a_loop(model):
+    present = SpecConfig(3, 4, 12, "eagle3")
+    found = sweep(model, FakeTree(), AXES, present=present)
+    for setting, batch in product(range(2), range(5)):
+        rates = found.output_tok_s[setting, batch].tolist()
+        assert found.columns.best[setting, batch] == max(range(len(rates)), key=rates.__getitem__)
+        assert found.columns.regret[setting, batch] == pytest.approx(1 - rates[found.present] / max(rates), abs=1e-12)
+    assert configurations(found)[found.present] == (3, 4, 12)
+    setting, batch = found.best
+    assert found.speedup[setting, batch, found.columns.best[setting, batch]] == found.speedup.max()
+    assert found.tied_with_best[found.best]
+
+
+def test_a_present_setting_off_the_axes_is_compared_too(model):
+    found = sweep(model, FakeTree(), replace(AXES, num_draft_tokens=(2, 3)), present=SpecConfig(5, 4, 16, "eagle3"))
+    assert (5, 4, 16) in configurations(found)
+    assert (found.columns.regret >= 0).all()
+    assert (found.columns.regret == 0).any()
+
+
+def scores(model, found, setting, batch):
+    """How far each cell's log throughput is below the best's, in half-widths of the difference by Monte Carlo."""
+    workload = Workload(found.axes.batch_size[batch])
+    total = cycle_cost(model, found.spec, workload, found.axes.nccl[setting], found.accept_length.shape).total
+    draws = np.random.default_rng(1).standard_normal((20_000, len(model.coefficients)))
+    root = np.linalg.cholesky(model.covariance_matrix + 1e-18 * np.eye(draws.shape[1]))
+    logs = np.log(found.accept_length) - np.log(total.value + 0.1 * draws @ root.T @ total.gradient.T)
+    middle = np.log(found.accept_length / total.value)
+    best = middle.argmax()
+    spread = 10 * (logs - logs[:, [best]]).std(axis=0)  # drawn at a tenth of the noise, where the logarithm is straight
+    short = middle[best] - middle
+    return np.divide(short, quantile(model.noise.residual_dof) * spread, out=np.zeros_like(short), where=short > 0)
+
+
+def test_ties_rest_on_the_joint_variance(model):
+    found = sweep(model, Level(), AXES)
+    checked = {True: 0, False: 0}
+    for setting, batch in product(range(2), range(2)):
+        score = scores(model, found, setting, batch)
+        sure = abs(score - 1) > 0.03  # Monte Carlo error
+        np.testing.assert_array_equal(found.kept.tied[setting, batch, sure], score[sure] < 1)
+        for tied in checked:
+            checked[tied] += int(((score[sure] < 1) == tied).sum())
+    assert min(checked.values()) > 8
+
+
+def test_ties_hold_the_best_and_shrink_with_the_noise():
+    sizes = []
+    for noise in (0.05, 0.02, 0.001):
+        fitted = fit(synthetic_runs(noise=noise)).model
+        found = sweep(fitted, Level(), AXES)
+        best = np.take_along_axis(found.kept.tied, found.columns.best[..., None], axis=2)
+        assert best.all()
+        sizes.append(int(found.columns.tied_count.sum()))
+    assert sizes[0] > sizes[1] > sizes[2] >= 10
+
+
+def test_the_same_model_with_less_noise_ties_a_subset(model):
+    less = replace(model, covariance=tuple(tuple(v / 25 for v in row) for row in model.covariance))
+    wide, narrow = (sweep(m, Level(), AXES).kept.tied for m in (model, less))
+    assert (narrow <= wide).all()
+    assert narrow.sum() < wide.sum()
+
+
+def test_listed_ties_are_the_fastest_of_all(model):
+    found = sweep(model, Level(), AXES)
+    for setting, batch in product(range(2), range(5)):
+        tied = np.flatnonzero(found.kept.tied[setting, batch])
+        order = tied[np.argsort(-found.output_tok_s[setting, batch, tied], kind="stable")][:LISTED]
+        listed = found.columns.tied[setting, batch]
+        assert listed[listed >= 0].tolist() == order.tolist()
+        assert found.columns.tied_count[setting, batch] == tied.size
+        assert listed[0] == found.columns.best[setting, batch]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK_CELLS", 1)
+
+
+def test_chunked_is_unchunked(model, monkeypatch):
+    whole = sweep(model, FakeTree(), AXES, present=SpecConfig(2, 1, 3))
+    monkeypatch.setattr(module, "_CHUNK_CELLS", 1)
+    seen = []
+    chunked = sweep(model, FakeTree(), AXES, present=SpecConfig(2, 1, 3), progress=lambda *done: seen.append(done))
+    same_within_rounding(whole, chunked)
+    assert [done for done, _ in seen] == [whole.evaluated * n // 5 for n in range(1, 6)]
+
+
+def same_within_rounding(left, right):
+    for kind, part in ((Cells, "cells"), (Columns, "columns")):
+        for field in fields(kind):
+            values = (getattr(getattr(each, part), field.name) for each in (left, right))
+            np.testing.assert_allclose(*values, rtol=1e-9, atol=1e-9, err_msg=field.name)
+    assert left.best == right.best
+    np.testing.assert_array_equal(left.tied_with_best, right.tied_with_best)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("kind", [ProcessPoolExecutor, ThreadPoolExecutor])
+def test_executors_give_the_same(model, kind):
+    here = sweep(model, FakeTree(), AXES)
+    with kind(max_workers=2) as pool:
+        there = sweep(model, FakeTree(), AXES, executor=pool)
+    same(here.cells, there.cells, Cells)
+    same(here.columns, there.columns, Columns)
+
+
+@pytest.mark.distributed
+@pytest.mark.filterwarnings("default")  # the cluster's own
+@pytest.mark.usefixtures("small_chunks")
+def test_a_dask_cluster_gives_the_same(model):
+    from dask.distributed import Client, LocalCluster
+
+    here = sweep(model, FakeTree(), AXES)
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        there = sweep(model, FakeTree(), AXES, executor=client.get_executor())
+    same(here.cells, there.cells, Cells)
+    same(here.columns, there.columns, Columns)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_without_cells_the_columns_are_the_same(model):
+    kept, dropped = (sweep(model, FakeTree(), AXES, keep_cells=keep) for keep in (True, False))
+    same(kept.columns, dropped.columns, Columns)
+    assert totals(kept) == totals(dropped)
+    with pytest.raises(ConfigurationError, match="kept no cells"):
+        dropped.speedup  # noqa: B018
+
+
+def test_totals_count_the_cells(model):
+    found = sweep(model, FakeTree(), AXES)
+    counts, cells = totals(found), found.kept
+    assert counts["pays"] == (cells.margin_low > 0).sum() > 0
+    assert counts["loses"] == (cells.margin_high < 0).sum() > 0
+    assert counts["infeasible"] == (~found.feasible).sum() > 0
+    assert counts["extrapolated"] == cells.extrapolated.sum() > 0
+    assert counts["pays"] + counts["loses"] + counts["undecided"] == found.evaluated
+    assert counts["without_baseline"] == counts["not_identified"] == 0
+
+
+# -- what the runs leave open ----------------------------------------------------------------------------------------
+
+
+def test_one_width_leaves_the_other_widths_open():
+    runs = [r for r in synthetic_runs(settings=("default",)) if r.workload.batch_size == 1]
+    runs = [r for r in runs if r.spec is None or r.spec.num_draft_tokens == 6]
+    found = sweep(fit(runs).model, FakeTree(), replace(AXES, batch_size=(1, 2), nccl=("default",)))
+    six = np.asarray(found.spec.num_draft_tokens) == 6
+    three = np.asarray(found.spec.num_draft_tokens) == 3
+    assert np.isfinite(found.cycle_ms[0, 0, six]).all()
+    assert np.isfinite(found.cycle_ms[0, 1, three]).all()
+    assert np.isnan(found.cycle_ms[0, 0, ~six]).all()
+    assert not found.kept.tied[0, 0, ~six].any()
+    assert "one width does not split" in found.unanswered[0].why
+    assert "measured at batch_size 1" in found.no_baseline["default"]
+    assert totals(found)["not_identified"] == 2 * six.size - six.sum() - three.sum()
+    assert totals(found)["without_baseline"] == three.sum()
+
+
+def test_nothing_answered_is_an_error():
+    runs = [r for r in synthetic_runs(settings=("default",)) if r.spec is None]
+    with pytest.raises(NotIdentifiedError, match="no cycle was measured"):
+        sweep(fit(runs).model, FakeTree(), replace(AXES, nccl=("default",)))
+
+
+def test_without_any_baseline_throughput_is_still_ranked():
+    runs = [r for r in synthetic_runs(settings=("default",)) if r.spec is not None]
+    found = sweep(fit(runs).model, FakeTree(), replace(AXES, nccl=("default",)))
+    assert found.best is None
+    assert (found.columns.best >= 0).all()
+    assert totals(found)["without_baseline"] == found.evaluated
+
+
+@pytest.mark.parametrize("term", [t for t in TERMS if t.phase in ("draft", "extend", "other")], ids=lambda t: t.name)
+def test_terms_beside_verify_are_affine_in_the_batch(term):
+    """What the tables rest on: R₀ + B·R₁."""
+    spec = SpecConfig(np.array([0, 1, 4]), np.array([1, 1, 4]), np.array([1, 2, 20]))
+    one, two, nine = (term.feature(Cycle.of(spec, Workload(b), "vllm")) for b in (1, 2, 9))
+    np.testing.assert_allclose(nine, one + 8 * (two - one))
+
+
+# -- laws ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_campaigns_law_is_its_one_chain():
+    law = law_from(fit(load_campaign()).model)
+    assert law.accept_length(5, 1, 6) == pytest.approx(2.1)
+
+
+def test_no_chain_no_law(model):
+    with pytest.raises(NotIdentifiedError, match="--accept-rate"):
+        law_from(model)
+
+
+def test_a_constant_rate_counts_a_tree_as_its_chain():
+    law = ConstantRate(0.5)
+    assert law.accept_length(2, 4, 9) == pytest.approx(1.75)
+    assert law.accept_length(5, 4, 3) == pytest.approx(1.75)
+    assert "lower bound" in str(law)
+
+
+# -- maps ------------------------------------------------------------------------------------------------------------
+
+
+def test_heat_map_puts_cells_in_place(model):
+    found = sweep(model, FakeTree(), AXES)
+    drawn = heat_map(found, "speedup", nccl="tuned", batch_size=4, topk=2)
+    for row, steps in enumerate(drawn.num_steps):
+        for column, width in enumerate(drawn.num_draft_tokens):
+            known = (steps, 2, width) in configurations(found)
+            value = drawn.values[row, column]
+            assert (
+                np.isnan(value)
+                if not known
+                else value == found.speedup[1, 2, configurations(found).index((steps, 2, width))]
+            )
+    with pytest.raises(ConfigurationError, match="topk 3 is not on"):
+        heat_map(found, "speedup", nccl="tuned", batch_size=4, topk=3)
+
+
+def test_break_even_map_agrees_with_break_even(model):
+    from specsim.breakeven import break_even
+
+    drawn = break_even_map(sweep(model, FakeTree(), AXES), nccl="default")
+    assert drawn.num_steps == (1, 2, 3, 5)
+    for row, batch in enumerate(drawn.batch_size):
+        for column, steps in enumerate(drawn.num_steps):
+            one = break_even(model, SpecConfig(steps, 1, steps + 1, "eagle3"), Workload(batch), "default")
+            assert drawn.cost_ratio[row, column] == pytest.approx(one.cost_ratio)
+            assert drawn.required_accept_rate[row, column] == pytest.approx(one.required_accept_rate, nan_ok=True)
+
+
+# -- flags -----------------------------------------------------------------------------------------------------------
+
+
+def test_flags_count_drafts_as_each_engine_does():
+    flags = {each.engine: each for each in engine_flags(SpecConfig(5, 1, 6, "eagle3"))}
+    assert (
+        "--speculative-num-steps 5 --speculative-eagle-topk 1 --speculative-num-draft-tokens 6" in flags["sglang"].flags
+    )
+    assert '"num_speculative_tokens": 5' in flags["vllm"].flags
+    assert "max_draft_len: 5" in flags["tensorrt-llm"].flags
+    assert flags["llama.cpp"].flags == "--spec-type draft-eagle3 --spec-draft-n-max 5"
+
+
+def test_engines_without_trees_say_so():
+    flags = {each.engine: each for each in engine_flags(SpecConfig(3, 4, 12, "eagle3"))}
+    assert "--speculative-eagle-topk 4 --speculative-num-draft-tokens 12" in flags["sglang"].flags
+    assert "max_total_draft_tokens: 11" in flags["tensorrt-llm"].flags
+    for engine in ("vllm", "llama.cpp"):
+        assert flags[engine].flags == ""
+        assert "chain" in flags[engine].why_not
+    wide = {each.engine: each for each in engine_flags(SpecConfig(3, 4, 20, "eagle3"))}
+    assert wide["tensorrt-llm"].flags == ""
+    assert "3 to 12" in wide["tensorrt-llm"].why_not
+
+
+def test_no_drafting_needs_no_flags():
+    assert all(not each.flags and "without speculation" in each.why_not for each in engine_flags(SpecConfig(0, 1, 1)))
+
+
+def test_a_method_that_an_engine_lacks_gets_no_flags():
+    flags = {each.engine: each for each in engine_flags(SpecConfig(1, 1, 7, "suffix"))}
+    assert '"method": "suffix"' in flags["vllm"].flags
+    assert flags["sglang"].flags == ""
+    assert "suffix" in flags["sglang"].why_not
