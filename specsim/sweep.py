@@ -20,6 +20,7 @@ from specsim.quantities import BoolArray, FloatArray, Floats, Ints, SpecConfig, 
 from specsim.questions import Unanswered
 from specsim.uncertainty import quantile
 
+_ROUNDING = 1e-9
 _CHUNK_CELLS = 1 << 19  # about 50 MB of arrays: small beside 1 GiB, large beside what a call costs
 
 
@@ -289,9 +290,7 @@ def _plan(
     """What all chunks share, and how many combinations were left out as illegal."""
     methods = {m.method for m in model.measured}
     spec, illegal, at = _configurations(axes, methods.pop() if len(methods) == 1 else "eagle", present)
-    lengths = law.accept_length(*(getattr(spec, name) for name in _COUNTS))
-    length = np.broadcast_to(np.asarray(lengths, dtype=float), np.shape(spec.num_steps))
-    _check_lengths(length, spec)
+    length = _lengths(law, spec)
     one, two = (model.rest(Cycle.of(spec, Workload(batch), model.setup.engine)) for batch in (1, 2))
     per_request = two - one
     batch = np.array(axes.batch_size, dtype=float)
@@ -316,9 +315,10 @@ def _configurations(axes: Axes, method: str, present: SpecConfig | None) -> tupl
     return SpecConfig(rows[:, 1], rows[:, 2], rows[:, 0], method), int(keep.size - keep.sum()), at
 
 
-def _check_lengths(length: FloatArray, spec: SpecConfig) -> None:
-    most = np.asarray(spec.max_accept_length)
-    possible = (length >= 1) & (length <= most * (1 + 1e-12))  # a law's last digit is rounding, not a wrong length
+def _lengths(law: AcceptanceLaw, spec: SpecConfig) -> FloatArray:
+    """The law's accept lengths, each between 1 and the most that its configuration allows."""
+    length, most = np.broadcast_arrays(law.accept_length(*(getattr(spec, n) for n in _COUNTS)), spec.max_accept_length)
+    possible = abs(length - np.clip(length, 1, most)) <= _ROUNDING  # a law's last digit is no wrong length
     if not possible.all():
         at = int(np.argmin(possible))
         steps, topk, width = (int(np.asarray(getattr(spec, name))[at]) for name in _COUNTS)
@@ -326,6 +326,7 @@ def _check_lengths(length: FloatArray, spec: SpecConfig) -> None:
             f"the law gives an accept length of {length[at]:g} at num_steps {steps}, topk {topk},"
             f" num_draft_tokens {width}: allowed is 1 to {most[at]:g} (bonus token included)"
         )
+    return np.clip(length, 1.0, most)
 
 
 def _decode(model: CostModel, nccl: str, batch: FloatArray) -> tuple[Estimate, str]:
