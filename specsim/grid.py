@@ -69,6 +69,7 @@ class Columns:
     """
 
     best: IntArray
+    best_output_tok_s: FloatArray
     tied: IntArray
     tied_count: IntArray
     regret: FloatArray
@@ -377,6 +378,7 @@ def _columns(
     at = plan.present
     return Columns(
         best=np.where(np.isnan(top), -1, best),
+        best_output_tok_s=1000.0 * batch * top,
         tied=_listed(row, column, rate, batch.size),
         tied_count=np.bincount(row, minlength=batch.size),
         regret=np.full(batch.size, np.nan) if at is None else 1 - plan.accept_length[at] / cells.cycle_ms[:, at] / top,

@@ -326,7 +326,8 @@ def _lengths(law: AcceptanceLaw, spec: SpecConfig) -> FloatArray:
             f"the law gives an accept length of {length[at]:g} at num_steps {steps}, topk {topk},"
             f" num_draft_tokens {width}: allowed is 1 to {most[at]:g} (bonus token included)"
         )
-    return np.clip(length, 1.0, most)
+    within: FloatArray = np.clip(length, 1.0, most)
+    return within
 
 
 def _decode(model: CostModel, nccl: str, batch: FloatArray) -> tuple[Estimate, str]:

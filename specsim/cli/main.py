@@ -14,6 +14,7 @@ _COMMANDS = {
     "predict": "Predict cycle time, throughput and speed-up.",
     "break-even": "Tell the accept length that speculation needs to pay.",
     "accept": "Tell the accept length to expect of a configuration.",
+    "sweep": "Find the best steps, topk and draft tokens, and what cannot be told from it.",
     "plot": "Draw break-even, cycle and throughput plots.",
 }
 

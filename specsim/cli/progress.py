@@ -1,0 +1,33 @@
+"""A progress bar for what takes long, where someone is watching."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from click._termui_impl import ProgressBar
+
+_PATIENCE_S = 1.0
+
+
+class Progress:
+    """Told (done, all), draws a bar on stderr once a second has gone by; silent where stderr is no terminal."""
+
+    def __init__(self, label: str) -> None:
+        self._label, self._start, self._drawn = label, time.monotonic(), 0
+        self._bar: ProgressBar[int] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Draw how far it is."""
+        if self._bar is None:
+            if not sys.stderr.isatty() or time.monotonic() - self._start < _PATIENCE_S:
+                return
+            self._bar = click.progressbar(length=total, label=self._label, file=sys.stderr)
+        self._bar.update(done - self._drawn)
+        self._drawn = done
+        if done == total:
+            self._bar.render_finish()

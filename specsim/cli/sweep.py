@@ -1,0 +1,110 @@
+"""`specsim sweep`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specsim.cli.options import fit_options, json_option, model_from, model_option, runs_argument, show, written
+from specsim.cli.progress import Progress
+from specsim.quantities import SpecConfig
+from specsim.report.sweep import sweep_record, sweep_text, write_csv
+from specsim.sweep import Axes, ConstantRate, law_from, sweep
+
+_MOST_VALUES = 1_000_000
+
+
+def counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """The whole numbers of a text such as 1-8 or 1,2,4; a usage error says what is allowed."""
+    if value is None:
+        return None
+    found: list[int] = []
+    for piece in value.split(","):
+        low, dash, high = (part.strip() for part in piece.partition("-"))
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise click.BadParameter(f"{piece.strip()!r} is neither a whole number nor a range such as 1-8")
+        last = int(high or low)
+        if not 0 <= last - int(low) < _MOST_VALUES:
+            raise click.BadParameter(f"{piece.strip()!r} runs backwards, or over more than {_MOST_VALUES:,} values")
+        found += range(int(low), last + 1)
+    return tuple(found)
+
+
+def configuration(_: click.Context, __: click.Parameter, value: str | None) -> SpecConfig | None:
+    """The configuration of a text such as 3/1/4; a usage error says what is allowed."""
+    if value is None:
+        return None
+    pieces = [piece.strip() for piece in value.split("/")]
+    if len(pieces) != 3 or not all(piece.isdecimal() for piece in pieces):
+        raise click.BadParameter(f"{value!r} is not num_steps/topk/num_draft_tokens, such as 3/1/4")
+    steps, topk, width = (int(piece) for piece in pieces)
+    return SpecConfig(steps, topk, width)
+
+
+def axis_options(command: Any) -> Any:
+    """The axes of a sweep; whatever is left out has a documented default."""
+    for option in reversed(
+        (
+            click.option("--num-steps", callback=counts, metavar="COUNTS", help="Drafting depths.  [default: 1-8]"),
+            click.option("--topk", callback=counts, metavar="COUNTS", help="Branches a draft step.  [default: 1,2,4]"),
+            click.option(
+                "--num-draft-tokens", callback=counts, metavar="COUNTS",
+                help="Tokens verified a request and cycle, root included.  [default: 2-32]",
+            ),
+            click.option(
+                "--batch-size", callback=counts, metavar="COUNTS",
+                help="Requests running together.  [default: those of the speculative runs]",
+            ),
+            click.option("--nccl", multiple=True, help="NCCL setting, by its label; may be repeated.  [default: each]"),
+        )
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.command(
+    "sweep", epilog="Example: specsim sweep --num-steps 1-8 --topk 1 --accept-rate 0.55 --present 5/1/6 --nccl default"
+)
+@runs_argument
+@axis_options
+@click.option(
+    "--accept-rate", type=click.FloatRange(0, 1), help="One acceptance rate a token.  [default: the law of the runs]"
+)
+@click.option(
+    "--present",
+    callback=configuration,
+    metavar="S/k/N",
+    help="What runs now: gets its regret, the throughput it gives away.",
+)
+@model_option
+@fit_options
+@click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Write every cell here.")
+@json_option
+def command(
+    runs: tuple[Path, ...],
+    accept_rate: float | None,
+    present: SpecConfig | None,
+    model_path: Path | None,
+    noise: float | None,
+    allow_mixed: bool,
+    csv_path: Path | None,
+    as_json: bool,
+    **axes: Any,
+) -> None:
+    """Find the best steps, topk and draft tokens at each batch size and NCCL setting.
+
+    COUNTS are whole numbers and ranges, such as 1-8 or 1,2,4. Illegal combinations are left out and counted.
+    Shows the best, what cannot be told from it, the regret of the present setting, and the engines' flags.
+    """
+    model = model_from(runs, model_path, noise, allow_mixed)
+    asked = Axes.completed(model, **{name: values or None for name, values in axes.items()})
+    law = law_from(model) if accept_rate is None else ConstantRate(accept_rate)
+    found = sweep(model, law, asked, present=present, keep_cells=csv_path is not None, progress=Progress("sweep"))
+    if csv_path is not None:
+        written(csv_path, lambda path: write_csv(found, path))
+    record = sweep_record(model, found)
+    show(record, lambda: sweep_text(record), as_json)
+    if csv_path is not None:
+        click.echo(f"{found.evaluated:,} cells written to {csv_path}", err=True)

@@ -1,0 +1,252 @@
+"""A sweep as a record, as text, and as CSV: the best, what cannot be told from it, and what was left out."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from specsim.breakeven import break_even
+from specsim.cost.model import CostModel
+from specsim.errors import MixedSetupError
+from specsim.flags import engine_flags
+from specsim.prediction import predict
+from specsim.quantities import Workload
+from specsim.questions import AcceptLength, Case
+from specsim.report.records import Record, break_evens_record, predictions_record
+from specsim.report.tables import labels, table, wrapped
+from specsim.sweep import Cell, Sweep, totals
+
+_ROWS = 48  # lines of a table that someone still reads; the CSV has every cell
+_TIES = 4  # rows shown under a best; the record counts them all
+_COUNTS = ("num_steps", "topk", "num_draft_tokens")
+
+
+# -- the record ------------------------------------------------------------------------------------------------------
+
+
+def sweep_record(model: CostModel, found: Sweep) -> Record:
+    """A sweep: the best of all at the top, then under `rows` the best at each batch size and setting and its ties."""
+    top = _top(found)
+    best = found.cell(*top, int(found.columns.best[top]))
+    rows = [_row(model, found, *place) for place in _places(found, top)]
+    return {
+        **rows[0],
+        "best_of_all": "speedup" if found.best is not None else "output_tok_s",
+        "law": found.law,
+        "cells": {"evaluated": found.evaluated, "illegal_combinations": found.illegal, **totals(found)},
+        "axes": asdict(found.axes),
+        "flags": [asdict(each) for each in engine_flags(best.spec)],
+        "nccl_env": dict(model.setting(best.nccl).environment),
+        "cannot_be_told_from_best": [
+            {"nccl": found.axes.nccl[s], "batch_size": found.axes.batch_size[b]}
+            for s, b in np.argwhere(found.tied_with_best).tolist()
+        ],
+        "rows": rows,
+        "unanswered": [asdict(each) for each in found.unanswered],
+        "no_baseline_by_nccl": found.no_baseline,
+        "setup": asdict(model.setup),
+        "notes": list(model.notes),
+    }
+
+
+def _top(found: Sweep) -> tuple[int, int]:
+    """Where the best of all is: by speed-up, or by throughput where nothing has a baseline."""
+    if found.best is not None:
+        return found.best
+    rates = found.columns.best_output_tok_s
+    setting, batch = divmod(int(np.nanargmax(rates)), rates.shape[1])
+    return setting, batch
+
+
+def _places(found: Sweep, top: tuple[int, int]) -> Iterator[tuple[int, int, int, str]]:
+    """(setting, batch, configuration, role) of what is shown: at each setting and batch size the best and its ties."""
+    everywhere = [(s, b) for s, b in np.argwhere(found.columns.best >= 0).tolist() if (s, b) != top]
+    shown = 0
+    for setting, batch in (top, *everywhere):
+        if shown >= _ROWS:
+            return
+        best, listed = int(found.columns.best[setting, batch]), found.columns.tied[setting, batch].tolist()
+        ties = [configuration for configuration in listed if configuration not in (-1, best)][:_TIES]
+        for configuration, role in ((best, "best"), *((tie, "tied") for tie in ties)):
+            yield setting, batch, configuration, role
+        shown += 1 + len(ties)
+        if found.present is not None and found.present not in (best, *ties):
+            yield setting, batch, found.present, "present"
+            shown += 1
+
+
+def _row(model: CostModel, found: Sweep, setting: int, batch: int, configuration: int, role: str) -> Record:
+    columns, at = found.columns, (setting, batch)
+    regret = float(columns.regret[at])
+    return {
+        **_answers(model, found.cell(setting, batch, configuration)),
+        "role": role,
+        "present": configuration == found.present,
+        "tied_count": int(columns.tied_count[at]),
+        "regret_of_present": regret,
+        "present_tied": bool(columns.present_tied[at]),
+    }
+
+
+def _answers(model: CostModel, cell: Cell) -> Record:
+    """Everything that predict and break-even say of a cell, labels included, and its margin."""
+    case = Case(cell.spec, cell.batch_size, cell.nccl, AcceptLength(cell.accept_length))
+    workload = Workload(cell.batch_size)
+    told = predict(model, cell.spec, workload, cell.accept_length, cell.nccl)
+    record: Record = predictions_record(model, [(case, told)], [])["rows"][0]
+    record |= {"margin": None, "margin_interval": None, "feasible": None}
+    try:
+        need = break_even(model, cell.spec, workload, cell.nccl, accept_length=cell.accept_length)
+    except MixedSetupError:
+        return record
+    low, high = need.interval
+    record |= break_evens_record(model, [(case, need)], [])["rows"][0]
+    margin = cell.accept_length - float(need.cost_ratio)
+    return record | {
+        "margin": margin,
+        "margin_interval": [cell.accept_length - float(high), cell.accept_length - float(low)],
+    }
+
+
+# -- as text ---------------------------------------------------------------------------------------------------------
+
+
+def sweep_text(record: Record) -> str:
+    """A sweep's table, what it rests on and left out, and the flags of the best."""
+    columns = (
+        "NCCL", "batch", "steps", "topk", "draft tokens", "accept length", "cycle ms", "tok/s", "speed-up",
+        f"margin ({record['interval_level']:.0%})", "setting",
+    )  # fmt: skip
+    drawn = table(columns, [_cells(row) for row in record["rows"]])
+    summary = "\n".join(wrapped(line, "") for line in _summary(record))
+    return "\n".join([drawn, *_footnotes(record), "", summary, "", *_flags(record), "", _qualified(record)])
+
+
+def _cells(row: Record) -> tuple[str, ...]:
+    return (
+        row["nccl"],
+        *(str(row[name]) for name in ("batch_size", "num_steps", "topk")),
+        f"{row['num_draft_tokens']}{' ¹' if row['extrapolated'] else ''}",
+        f"{row['accept_length']:.2f}",
+        ("≥ " if row["lower_bound"] else "") + f"{row['cycle_ms']:.2f}",
+        f"{row['output_tok_s']:.1f}",
+        "–" if row["margin"] is None else f"{row['speedup']:.3f}",
+        _margin(row),
+        _role(row),
+    )
+
+
+def _margin(row: Record) -> str:
+    if row["margin"] is None:
+        return "–"
+    low, high = (f"{end:+.2f}" if np.isfinite(end) else "−∞" for end in row["margin_interval"])
+    return f"{row['margin']:+.2f} ({low} to {high})" + ("" if row["feasible"] else " no length pays")
+
+
+def _role(row: Record) -> str:
+    if row["role"] == "best":
+        word = "best" + (f" of {row['tied_count']} that cannot be told apart" if row["tied_count"] > 1 else "")
+    elif row["role"] == "tied":
+        word = "cannot be told from it"
+    else:
+        word = f"{row['regret_of_present']:.1%} below the best" + (
+            ", cannot be told from it" if row["present_tied"] else ""
+        )
+    mixed = " (MIXED)" if row["mixed_setup"] else ""
+    return ("present: " if row["present"] else "") + word + mixed
+
+
+def _footnotes(record: Record) -> Iterator[str]:
+    beyond = dict.fromkeys(reason for row in record["rows"] for reason in row["extrapolated_in"])
+    if beyond:
+        yield wrapped(f"¹ EXTRAPOLATED: {'; '.join(beyond)}", "  ")
+
+
+def _summary(record: Record) -> Iterator[str]:
+    where = f"NCCL {record['nccl']}, batch {record['batch_size']}"
+    config = f"{record['num_steps']} steps, topk {record['topk']}, {record['num_draft_tokens']} draft tokens"
+    yield f"Best of all by {'speed-up' if record['best_of_all'] == 'speedup' else 'throughput'}: {config} ({where})"
+    others = [
+        each
+        for each in record["cannot_be_told_from_best"]
+        if each["nccl"] != record["nccl"] or each["batch_size"] != record["batch_size"]
+    ]
+    if others:
+        places = ", ".join(f"NCCL {each['nccl']} batch {each['batch_size']}" for each in others[:_TIES])
+        more = f" and {len(others) - _TIES} more" if len(others) > _TIES else ""
+        yield f"Its speed-up cannot be told from that of the best at {places}{more}"
+    yield f"Accept lengths: {record['law']}; they count as known, intervals are the cost model's"
+    cells = record["cells"]
+    counts = ", ".join(f"{cells[name]:,} {word}" for name, word in _WORDS.items() if cells[name])
+    yield f"{cells['evaluated']:,} cells: {counts}"
+    yield f"{cells['illegal_combinations']:,} illegal combinations of steps, topk and draft tokens left out"
+
+
+_WORDS = {
+    "pays": "pay",
+    "loses": "do not pay",
+    "undecided": "undecided",
+    "infeasible": "where no accept length breaks even",
+    "without_baseline": "without a like-for-like baseline",
+    "not_identified": "not identified by these runs",
+    "extrapolated": "extrapolated",
+}
+
+
+def _flags(record: Record) -> Iterator[str]:
+    yield "Flags of the best of all (the draft model is yours to add):"
+    environment = " ".join(f"{name}={value}" for name, value in record["nccl_env"].items())
+    if environment:
+        yield f"  environment   {environment}"
+    for each in record["flags"]:
+        yield f"  {each['engine']:<13} {each['flags'] or 'none: ' + each['why_not']}"
+
+
+def _qualified(record: Record) -> str:
+    """The labels that every command prints, and where margins are missing; extrapolation stands under the table."""
+    missing = [f"NCCL {label}: {why}" for label, why in record["no_baseline_by_nccl"].items()]
+    mixed = [{**row, "extrapolated": False} for row in record["rows"]]
+    return labels({**record, "rows": mixed, "notes": [*missing, *record["notes"]]})
+
+
+# -- as CSV ----------------------------------------------------------------------------------------------------------
+
+COLUMNS = (
+    "nccl", "batch_size", *_COUNTS, "accept_length", "cycle_ms", "output_tok_s", "speedup", "margin", "margin_low",
+    "margin_high", "feasible", "extrapolated", "tied", "best",
+)  # fmt: skip
+
+
+def write_csv(found: Sweep, path: Path) -> None:
+    """Every cell of a sweep that kept them as one CSV row under COLUMNS; empty where a value is open."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for setting, batch in np.ndindex(found.columns.best.shape):
+            writer.writerows(_csv_rows(found, setting, batch))
+
+
+def _csv_rows(found: Sweep, setting: int, batch: int) -> Iterable[tuple[object, ...]]:
+    cells, length = found.kept.at(setting, batch), found.accept_length
+    times, plain = cells.cycle_ms, found.decode_ms[setting, batch]
+    size, ratio = found.axes.batch_size[batch], times / plain
+    feasible = ratio <= np.asarray(found.spec.max_accept_length)
+    best = np.arange(length.size) == found.columns.best[setting, batch]
+    known = ~np.isnan(ratio)
+    numbers = (
+        length, times, size * 1000.0 * length / times, length / ratio, length - ratio, cells.margin_low, cells.margin_high,
+    )  # fmt: skip
+    counts = [np.asarray(getattr(found.spec, name)).tolist() for name in _COUNTS]
+    pays = [bool(each) if told else None for each, told in zip(feasible, known, strict=True)]
+    words = [pays, *(mask.tolist() for mask in (cells.extrapolated, cells.tied, best))]
+    columns = [*counts, *(_finite(each) for each in numbers), *words]
+    return ((found.axes.nccl[setting], size, *row) for row in zip(*columns, strict=True))
+
+
+def _finite(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> list[float | None]:
+    """Numbers as a list, None where there is none."""
+    return [value if np.isfinite(value) else None for value in values.tolist()]
