@@ -159,6 +159,7 @@ class Sweep:
     evaluated: int
     unanswered: tuple[Unanswered, ...]
     no_baseline: dict[str, str]
+    allow_mixed: bool
 
     @property
     def cycle_ms(self) -> FloatArray:
@@ -214,13 +215,14 @@ def sweep(
     axes: Axes,
     *,
     present: SpecConfig | None = None,
+    allow_mixed: bool = False,
     keep_cells: bool = True,
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
-    """Evaluate every legal combination of the axes (eq. 6–8, 11), like for like, at the law's accept lengths.
+    """Evaluate every legal combination of the axes (eq. 6–8, 11) at the law's accept lengths.
 
-    The law's lengths count as known: intervals and ties rest on the model's covariance. `present` joins the
+    Like for like, unless `allow_mixed` lets the nearest baseline stand in, as in `break_even`. The law's lengths count as known: intervals and ties rest on the model's covariance. `present` joins the
     configurations and gets its regret; without `keep_cells` memory does not grow with the cells. Chunks run in
     this process, or through any Executor: `with ProcessPoolExecutor() as pool: sweep(..., executor=pool)`, or
     `executor=dask.distributed.Client().get_executor()`. `progress` is told the cells done and all cells.
@@ -228,7 +230,7 @@ def sweep(
     Raises ConfigurationError when nothing is legal or a length is impossible, UnknownSettingError for a setting
     without runs, NotIdentifiedError when the runs answer no cell.
     """
-    plan, illegal = _plan(model, law, axes, present, keep_cells)
+    plan, illegal = _plan(model, law, axes, present, allow_mixed, keep_cells)
     shape = (len(axes.nccl), len(axes.batch_size), plan.accept_length.size)
     cells = Cells.empty(shape) if keep_cells else None
     columns: list[Columns] = []
@@ -256,7 +258,8 @@ def sweep(
         illegal,
         shape[0] * shape[1] * shape[2],
         tuple(Unanswered(label, why) for label, why in open_because.items()),
-        {label: why for label in axes.nccl if (why := _decode(model, label, plan.batch_size)[1])},
+        {label: why for label in axes.nccl if (why := _decode(model, label, plan.batch_size, allow_mixed)[1])},
+        allow_mixed,
     )
 
 
@@ -285,7 +288,7 @@ def _store(part: Part, cells: Cells | None) -> None:
 
 
 def _plan(
-    model: CostModel, law: AcceptanceLaw, axes: Axes, present: SpecConfig | None, keep_cells: bool
+    model: CostModel, law: AcceptanceLaw, axes: Axes, present: SpecConfig | None, allow_mixed: bool, keep_cells: bool
 ) -> tuple[Plan, int]:
     """What all chunks share, and how many combinations were left out as illegal."""
     methods = {m.method for m in model.measured}
@@ -294,7 +297,7 @@ def _plan(
     one, two = (model.rest(Cycle.of(spec, Workload(batch), model.setup.engine)) for batch in (1, 2))
     per_request = two - one
     batch = np.array(axes.batch_size, dtype=float)
-    decode = tuple(_decode(model, label, batch)[0] for label in axes.nccl)
+    decode = tuple(_decode(model, label, batch, allow_mixed)[0] for label in axes.nccl)
     return Plan(model, spec, length, batch, axes.nccl, decode, one - per_request, per_request, at, keep_cells), illegal
 
 
@@ -330,17 +333,34 @@ def _lengths(law: AcceptanceLaw, spec: SpecConfig) -> FloatArray:
     return within
 
 
-def _decode(model: CostModel, nccl: str, batch: FloatArray) -> tuple[Estimate, str]:
-    """Plain decode at each batch size (eq. 5), NaN where no baseline is like for like, and then why."""
-    one = np.ones_like(batch)
-    cycle = Cycle(batch, one, one, one, one, batch)
+def _decode(model: CostModel, nccl: str, batch: FloatArray, allow_mixed: bool) -> tuple[Estimate, str]:
+    """Plain decode at each batch size (eq. 5), NaN where no baseline serves, and then why."""
     try:
-        return model.decode(cycle, nccl), ""
+        return model.decode(_plain_cycle(batch), nccl), ""
     except MixedSetupError as error:
         why = str(error)
-    estimate = model.phase("decode", cycle, nccl)
+    stand_in = _stand_in(model, nccl) if allow_mixed else None
+    if stand_in is not None:
+        measured = np.array(model.setting(stand_in).decode_batches)
+        nearest = measured[np.abs(batch[:, None] - measured).argmin(axis=1)]
+        known = model.estimable(model.phase("decode", _plain_cycle(batch), stand_in))
+        return model.decode(_plain_cycle(batch if known.all() else nearest), stand_in), ""
+    estimate = model.phase("decode", _plain_cycle(batch), nccl)
     known = model.estimable(estimate) & bool(model.setting(nccl).decode_batches)
     return Estimate(np.where(known, estimate.value, np.nan), np.where(known[:, None], estimate.gradient, 0.0)), why
+
+
+def _plain_cycle(batch: FloatArray) -> Cycle:
+    one = np.ones_like(batch)
+    return Cycle(batch, one, one, one, one, batch)
+
+
+def _stand_in(model: CostModel, nccl: str) -> str | None:
+    """The setting whose baseline serves where mixing is allowed: its own, or the only one there is."""
+    with_baseline = [setting.label for setting in model.settings if setting.decode_batches]
+    if nccl in with_baseline:
+        return nccl
+    return with_baseline[0] if len(with_baseline) == 1 else None
 
 
 def _chunks(plan: Plan) -> list[Chunk]:

@@ -101,7 +101,10 @@ def command(
     model = model_from(runs, model_path, noise, allow_mixed)
     asked = Axes.completed(model, **{name: values or None for name, values in axes.items()})
     law = law_from(model) if accept_rate is None else ConstantRate(accept_rate)
-    found = sweep(model, law, asked, present=present, keep_cells=csv_path is not None, progress=Progress("sweep"))
+    found = sweep(
+        model, law, asked, present=present, allow_mixed=allow_mixed, keep_cells=csv_path is not None,
+        progress=Progress("sweep"),
+    )  # fmt: skip
     if csv_path is not None:
         written(csv_path, lambda path: write_csv(found, path))
     record = sweep_record(model, found)

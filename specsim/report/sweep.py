@@ -83,7 +83,7 @@ def _row(model: CostModel, found: Sweep, setting: int, batch: int, configuration
     columns, at = found.columns, (setting, batch)
     regret = float(columns.regret[at])
     return {
-        **_answers(model, found.cell(setting, batch, configuration)),
+        **_answers(model, found.cell(setting, batch, configuration), found.allow_mixed),
         "role": role,
         "present": configuration == found.present,
         "tied_count": int(columns.tied_count[at]),
@@ -92,7 +92,7 @@ def _row(model: CostModel, found: Sweep, setting: int, batch: int, configuration
     }
 
 
-def _answers(model: CostModel, cell: Cell) -> Record:
+def _answers(model: CostModel, cell: Cell, allow_mixed: bool) -> Record:
     """Everything that predict and break-even say of a cell, labels included, and its margin."""
     case = Case(cell.spec, cell.batch_size, cell.nccl, AcceptLength(cell.accept_length))
     workload = Workload(cell.batch_size)
@@ -100,11 +100,13 @@ def _answers(model: CostModel, cell: Cell) -> Record:
     record: Record = predictions_record(model, [(case, told)], [])["rows"][0]
     record |= {"margin": None, "margin_interval": None, "feasible": None}
     try:
-        need = break_even(model, cell.spec, workload, cell.nccl, accept_length=cell.accept_length)
+        need = break_even(
+            model, cell.spec, workload, cell.nccl, accept_length=cell.accept_length, allow_mixed=allow_mixed
+        )
     except MixedSetupError:
         return record
     low, high = need.interval
-    record |= break_evens_record(model, [(case, need)], [])["rows"][0]
+    record |= {"speedup": None, "no_baseline": ""} | break_evens_record(model, [(case, need)], [])["rows"][0]
     margin = cell.accept_length - float(need.cost_ratio)
     return record | {
         "margin": margin,
@@ -209,8 +211,8 @@ def _flags(record: Record) -> Iterator[str]:
 def _qualified(record: Record) -> str:
     """The labels that every command prints, and where margins are missing; extrapolation stands under the table."""
     missing = [f"NCCL {label}: {why}" for label, why in record["no_baseline_by_nccl"].items()]
-    mixed = [{**row, "extrapolated": False} for row in record["rows"]]
-    return labels({**record, "rows": mixed, "notes": [*missing, *record["notes"]]})
+    mixed = {(row["nccl"], *row["mixed_fields"]): {**row, "extrapolated": False} for row in record["rows"]}
+    return labels({**record, "rows": mixed.values(), "notes": [*missing, *record["notes"]]})
 
 
 # -- as CSV ----------------------------------------------------------------------------------------------------------

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from itertools import product
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import specsim.sweep as module
+from specsim.breakeven import break_even
+from specsim.cli.main import main
 from specsim.cost.terms import TERMS, Cycle
 from specsim.errors import ConfigurationError, NotIdentifiedError, UnknownSettingError
 from specsim.fitting import fit
 from specsim.flags import engine_flags
 from specsim.grid import LISTED, Cells, Columns
-from specsim.prediction import cycle_cost
+from specsim.prediction import cycle_cost, predict
 from specsim.quantities import Setup, SpecConfig, Workload
 from specsim.runs.files import load_campaign
 from specsim.runs.run import Figure, Run
@@ -311,6 +316,65 @@ def test_one_width_leaves_the_other_widths_open():
     assert totals(found)["without_baseline"] == three.sum()
 
 
+def test_another_settings_width_is_read_where_the_reference_has_it():
+    """One width under the reference, only baselines under the other: just that width can be read across."""
+    runs = [r for r in synthetic_runs() if r.workload.batch_size == 1]
+    runs = [r for r in runs if r.spec is None or (r.nccl == "default" and r.spec.num_draft_tokens == 6)]
+    fitted = fit(runs).model
+    found = sweep(fitted, FakeTree(), replace(AXES, batch_size=(1,), nccl=("tuned",)))
+    for index, width in enumerate(found.spec.num_draft_tokens):
+        assert np.isfinite(found.cycle_ms[0, 0, index]) == (width == 6)
+    six = int(found.columns.best[0, 0])
+    told = predict(fitted, found.cell(0, 0, six).spec, Workload(1), float(found.accept_length[six]), "tuned")
+    assert found.cycle_ms[0, 0, six] == pytest.approx(told.times.cycle_ms)
+    assert len(told.times.verify_by_reading) == 2
+
+
+def log_speedups(model, cell):
+    """Log speed-up of a cell by reading, and its gradient by differences."""
+
+    def by_reading(fitted):
+        spec, work = cell.spec, Workload(cell.batch_size)
+        need = break_even(fitted, spec, work, cell.nccl)
+        ratios = need.by_reading or {"measured": need.cost_ratio}
+        return {name: np.log(cell.accept_length / ratio) for name, ratio in ratios.items()}
+
+    base, slopes = by_reading(model), []
+    for at, coefficient in enumerate(model.coefficients):
+        moved = list(model.coefficients)
+        moved[at] = replace(coefficient, value=coefficient.value + 1e-6)
+        other = by_reading(replace(model, coefficients=tuple(moved)))
+        slopes.append({name: (other[name] - base[name]) / 1e-6 for name in base})
+    return {name: (base[name], np.array([slope[name] for slope in slopes])) for name in base}
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.0001])
+def test_the_best_of_all_is_told_apart_by_reading(noise):
+    fitted = fit(load_campaign(), noise=noise).model
+    law = ConstantRate(0.55)
+    found = sweep(fitted, law, Axes((2, 3, 4, 5), (1,), (3, 4, 5, 6), (1,), ("default", "LL-Ring-SYS")))
+    top = log_speedups(fitted, found.cell(*found.best, found.columns.best[found.best]))
+    for setting in range(2):
+        here = log_speedups(fitted, found.cell(setting, 0, found.columns.best[setting, 0]))
+        same_setting = setting == found.best[0]
+        gaps = [
+            (a - b, np.sqrt((da - db) @ fitted.covariance_matrix @ (da - db)))
+            for (one, (a, da)), (two, (b, db)) in product(top.items(), here.items())
+            if not same_setting or one == two
+        ]
+        expected = any(gap <= quantile(fitted.noise.residual_dof) * spread + 1e-12 for gap, spread in gaps)
+        assert found.tied_with_best[setting, 0] == expected
+
+
+def test_settings_that_cannot_be_told_apart_are_all_named():
+    """Settings of the same cost, measured with noise, are tied; so is a speed-up just short of the best, and no other."""
+    found = sweep(fit(synthetic_runs(noise=0.03)).model, Level(), AXES)
+    best = np.take_along_axis(found.speedup, found.columns.best[..., None], axis=2)[..., 0]
+    assert found.tied_with_best.sum() > 1
+    assert not found.tied_with_best.all()
+    assert best[found.tied_with_best].min() > best[~found.tied_with_best].max() - 0.1
+
+
 def test_nothing_answered_is_an_error():
     runs = [r for r in synthetic_runs(settings=("default",)) if r.spec is None]
     with pytest.raises(NotIdentifiedError, match="no cycle was measured"):
@@ -373,8 +437,6 @@ def test_heat_map_puts_cells_in_place(model):
 
 
 def test_break_even_map_agrees_with_break_even(model):
-    from specsim.breakeven import break_even
-
     drawn = break_even_map(sweep(model, FakeTree(), AXES), nccl="default")
     assert drawn.num_steps == (1, 2, 3, 5)
     for row, batch in enumerate(drawn.batch_size):
@@ -418,3 +480,102 @@ def test_a_method_that_an_engine_lacks_gets_no_flags():
     assert '"method": "suffix"' in flags["vllm"].flags
     assert flags["sglang"].flags == ""
     assert "suffix" in flags["sglang"].why_not
+
+
+# -- record, text, CSV and command -----------------------------------------------------------------------------------
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["sweep", *arguments])
+
+
+def record_of(*arguments):
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+CHAINS = ("--num-steps", "1-8", "--topk", "1", "--accept-rate", "0.55", "--nccl", "default")
+
+
+def test_the_record_is_the_sweep():
+    record, fitted = record_of(*CHAINS, "--present", "5/1/6"), fit(load_campaign()).model
+    found = sweep(
+        fitted, ConstantRate(0.55), Axes.completed(fitted, topk=(1,), nccl=("default",)), present=SpecConfig(5, 1, 6)
+    )
+    best = int(found.columns.best[0, 0])
+    assert (record["num_steps"], record["topk"], record["num_draft_tokens"]) == configurations(found)[best]
+    assert record["output_tok_s"] == pytest.approx(found.output_tok_s[0, 0, best])
+    assert record["margin"] == pytest.approx(found.margin[0, 0, best])
+    assert record["margin_interval"] == pytest.approx(
+        [found.kept.margin_low[0, 0, best], found.kept.margin_high[0, 0, best]]
+    )
+    assert record["regret_of_present"] == pytest.approx(found.columns.regret[0, 0])
+    assert record["cells"] == {"evaluated": 8, "illegal_combinations": 240, **totals(found)}
+    assert record["rows"][0]["role"] == "best"
+    assert any(row["present"] for row in record["rows"])
+    assert record["noise_assumed"] is True
+
+
+def test_text_and_record_carry_the_same_labels():
+    record, text = (
+        record_of(*CHAINS, "--batch-size", "1,4"),
+        " ".join(run(*CHAINS, "--batch-size", "1,4").stdout.split()),
+    )
+    for reason in {reason for row in record["rows"] for reason in row["extrapolated_in"]}:
+        assert reason in text
+    for note in (*record["notes"], *record["no_baseline_by_nccl"].values(), record["law"]):
+        assert " ".join(note.split()) in text
+    assert "EXTRAPOLATED" in text
+    for flags in record["flags"]:
+        assert flags["flags"] in text
+
+
+def test_mixed_baselines_are_allowed_only_when_asked():
+    plain, mixed = record_of(*CHAINS, "--batch-size", "4"), record_of(*CHAINS, "--batch-size", "4", "--allow-mixed")
+    assert plain["margin"] is None
+    assert plain["best_of_all"] == "output_tok_s"
+    assert "batch_size" in plain["no_baseline_by_nccl"]["default"]
+    assert mixed["margin"] is not None
+    assert mixed["mixed_fields"] == ["batch_size"]
+    assert "MIXED" in run(*CHAINS, "--batch-size", "4", "--allow-mixed").stdout
+
+
+def test_csv_holds_every_cell(tmp_path):
+    done = run("--csv", str(tmp_path / "cells.csv"), "--accept-rate", "0.5", "--batch-size", "1,4")
+    assert done.exit_code == 0
+    rows = list(csv.DictReader((tmp_path / "cells.csv").read_text(encoding="utf-8").splitlines()))
+    fitted = fit(load_campaign()).model
+    found = sweep(fitted, ConstantRate(0.5), Axes.completed(fitted, batch_size=(1, 4)))
+    assert len(rows) == found.evaluated
+    for row, index in zip(rows, np.ndindex(found.cycle_ms.shape), strict=True):
+        assert float(row["cycle_ms"]) == found.cycle_ms[index]
+        assert row["nccl"] == found.axes.nccl[index[0]]
+        assert int(row["num_steps"]) == found.spec.num_steps[index[2]]
+        assert (float(row["margin"]) == found.margin[index]) if row["margin"] else np.isnan(found.margin[index])
+        assert row["feasible"] == ("" if np.isnan(found.margin[index]) else str(bool(found.feasible[index])))
+        assert row["tied"] == str(bool(found.kept.tied[index]))
+    assert sum(row["best"] == "True" for row in rows) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--num-steps", "1-x"), "neither a whole number nor a range"),
+        (("--num-steps", "8-1"), "runs backwards"),
+        (("--present", "3/1"), "is not num_steps/topk/num_draft_tokens"),
+        (("--present", "4/1/4"), "verifies exactly 5 tokens"),
+        (("--nccl", "other"), "unknown NCCL setting"),
+        (("--accept-rate", "1.5"), "0<=x<=1"),
+        (("--topk", "0"), "at least 1"),
+    ],
+)
+def test_faults_are_one_line_and_exit_2(arguments, message):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+def test_the_example_in_help_runs():
+    example = run("--help").stdout.split("Example: specsim sweep")[1].split()
+    assert run(*example).exit_code == 0
