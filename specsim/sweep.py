@@ -138,11 +138,11 @@ class Sweep:
     """What `sweep` answers, by (nccl, batch size, configuration) in the order of `axes` and `spec`.
 
     `spec` holds the G legal configurations, the present one among them, as arrays of shape (G,), `accept_length`
-    theirs, `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch size and setting, `cells` everything about every cell, if
-    kept. `best` is the (setting, batch size) index whose best cell has the highest speed-up, None without any
-    baseline; `tied_with_best`, of shape (nccl, batch size), where another's cannot be told from that. `illegal`
-    counts the combinations of steps, topk and draft tokens left out, `evaluated` the cells. `unanswered` says
-    why cells are open, `no_baseline` why margins are, by setting.
+    theirs by `law`, `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch
+    size and setting, `cells` everything about every cell, if kept. `best` is the (setting, batch size) index whose
+    best cell has the highest speed-up, None without any baseline; `tied_with_best`, of shape (nccl, batch size),
+    where another's cannot be told from that. `illegal` counts the combinations of steps, topk and draft tokens left
+    out. `unanswered` says why cells are open, `no_baseline` why margins are, by setting.
     """
 
     axes: Axes
@@ -150,16 +150,20 @@ class Sweep:
     accept_length: FloatArray
     law: str
     present: int | None
+    allow_mixed: bool
     decode_ms: FloatArray
     columns: Columns
     cells: Cells | None
     best: tuple[int, int] | None
     tied_with_best: BoolArray
     illegal: int
-    evaluated: int
     unanswered: tuple[Unanswered, ...]
     no_baseline: dict[str, str]
-    allow_mixed: bool
+
+    @property
+    def evaluated(self) -> int:
+        """How many cells there are."""
+        return self.columns.best.size * self.accept_length.size
 
     @property
     def cycle_ms(self) -> FloatArray:
@@ -220,47 +224,46 @@ def sweep(
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
-    """Evaluate every legal combination of the axes (eq. 6–8, 11) at the law's accept lengths.
+    """Evaluate every legal combination of the axes (eq. 6–8, 11) at the law's accept lengths, which count as known.
 
-    Like for like, unless `allow_mixed` lets the nearest baseline stand in, as in `break_even`. The law's lengths count as known: intervals and ties rest on the model's covariance. `present` joins the
-    configurations and gets its regret; without `keep_cells` memory does not grow with the cells. Chunks run in
-    this process, or through any Executor: `with ProcessPoolExecutor() as pool: sweep(..., executor=pool)`, or
-    `executor=dask.distributed.Client().get_executor()`. `progress` is told the cells done and all cells.
+    `present` joins the configurations and gets its regret. Like for like, unless `allow_mixed` lets the nearest
+    baseline stand in as in `break_even`. Without `keep_cells` memory does not grow with the cells. `progress` is
+    told the cells done and all cells. Raises ConfigurationError when nothing is legal or a length is impossible,
+    UnknownSettingError for a setting without runs, NotIdentifiedError when the runs answer no cell.
 
-    Raises ConfigurationError when nothing is legal or a length is impossible, UnknownSettingError for a setting
-    without runs, NotIdentifiedError when the runs answer no cell.
+    Chunks run in this process, or through any Executor, a cluster's too (`dask.distributed`: get_executor()):
+
+        with ProcessPoolExecutor() as pool:
+            found = sweep(model, ConstantRate(0.6), Axes.completed(model), executor=pool)
     """
     plan, illegal = _plan(model, law, axes, present, allow_mixed, keep_cells)
     shape = (len(axes.nccl), len(axes.batch_size), plan.accept_length.size)
     cells = Cells.empty(shape) if keep_cells else None
+    columns, open_because = _collected(plan, cells, executor, progress)
+    best, tied = _best_speedup(plan, columns)
+    decode_ms = np.array([decode.value for decode in plan.decode])
+    unanswered = tuple(Unanswered(label, why) for label, why in open_because.items())
+    missing = {n: why for n in axes.nccl if (why := _decode(model, n, plan.batch_size, allow_mixed)[1])}
+    given = (axes, plan.spec, plan.accept_length, str(law), plan.present, allow_mixed)
+    return Sweep(*given, decode_ms, columns, cells, best, tied, illegal, unanswered, missing)
+
+
+def _collected(
+    plan: Plan, cells: Cells | None, executor: Executor | None, progress: Callable[[int, int], None] | None
+) -> tuple[Columns, dict[str, str]]:
+    """The columns of all chunks, and why settings leave cells open."""
+    each = len(plan.settings) * plan.accept_length.size
     columns: list[Columns] = []
     open_because: dict[str, str] = {}
     for part in _run(plan, cells, executor):
         columns.append(part.columns)
         open_because = part.open_because | open_because
         if progress is not None:
-            progress(part.stop * shape[0] * shape[2], shape[0] * shape[1] * shape[2])
-    everything = Columns.joined(columns, axis=1)
-    if (everything.best < 0).all():
+            progress(part.stop * each, plan.batch_size.size * each)
+    joined = Columns.joined(columns, axis=1)
+    if (joined.best < 0).all():
         raise NotIdentifiedError(next(iter(open_because.values())))
-    best, tied = _best_speedup(plan, everything)
-    return Sweep(
-        axes,
-        plan.spec,
-        plan.accept_length,
-        str(law),
-        plan.present,
-        np.array([decode.value for decode in plan.decode]),
-        everything,
-        cells,
-        best,
-        tied,
-        illegal,
-        shape[0] * shape[1] * shape[2],
-        tuple(Unanswered(label, why) for label, why in open_because.items()),
-        {label: why for label in axes.nccl if (why := _decode(model, label, plan.batch_size, allow_mixed)[1])},
-        allow_mixed,
-    )
+    return joined, open_because
 
 
 def _run(plan: Plan, cells: Cells | None, executor: Executor | None) -> Iterator[Part]:

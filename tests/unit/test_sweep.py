@@ -48,7 +48,7 @@ class Level:
         )
 
 
-def synthetic_runs(noise=0.02, seed=3, settings=("default", "tuned")):
+def synthetic_runs(noise=0.02, seed=3, settings=("default", "tuned"), batches=(1, 4, 16)):
     """Runs of a server with known costs: two settings, plain decode and four configurations at three batch sizes."""
     random = np.random.default_rng(seed)
 
@@ -56,7 +56,7 @@ def synthetic_runs(noise=0.02, seed=3, settings=("default", "tuned")):
         return Figure(value=float(value * (1 + noise * random.standard_normal())))
 
     runs = []
-    for number, (nccl, batch) in enumerate(product(settings, (1, 4, 16))):
+    for number, (nccl, batch) in enumerate(product(settings, batches)):
         faster, setup = 1 - 0.2 * (nccl == "tuned"), Setup(engine="sglang")
         runs.append(
             Run(
@@ -366,6 +366,60 @@ def test_the_best_of_all_is_told_apart_by_reading(noise):
         assert found.tied_with_best[setting, 0] == expected
 
 
+def read_model():
+    """Two settings, the second timed at one width only, so that its other widths are read in three ways."""
+    runs = [
+        r for r in synthetic_runs(noise=0.01) if r.nccl == "default" or r.spec is None or r.spec.num_draft_tokens == 6
+    ]
+    return fit([r for r in runs if r.nccl == "default" or r.workload.batch_size == 1 or r.spec is None]).model
+
+
+@pytest.mark.parametrize("law", [Level(), FakeTree()])
+def test_ties_rest_on_every_reading(law):
+    """Pairwise from the single-cell estimates: tied by any reading, both cells read alike."""
+    fitted = read_model()
+    found = sweep(fitted, law, replace(AXES, batch_size=(1, 4), nccl=("tuned",)))
+    several = 0
+    for batch in range(2):
+        shape = found.accept_length.shape
+        cost = cycle_cost(fitted, found.spec, Workload(found.axes.batch_size[batch]), "tuned", shape)
+        best, expected, by_reading = found.columns.best[0, batch], np.zeros(shape, dtype=bool), []
+        for reading in cost.readings.values():
+            relative = reading.gradient / reading.value[:, None]
+            gap = np.log(reading.value / found.accept_length)
+            difference = relative - relative[best]
+            spread = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", difference, fitted.covariance_matrix, difference), 0))
+            by_reading.append(gap - gap[best] <= quantile(fitted.noise.residual_dof) * spread + 1e-12)
+            expected |= by_reading[-1]
+        np.testing.assert_array_equal(found.kept.tied[0, batch], expected)
+        several += sum((expected != one).any() for one in by_reading)
+    assert several >= 2
+
+
+def test_one_setting_is_read_one_way_at_a_time():
+    """The best of all and its rivals under the same setting share a reading: pairs of different ones count for nothing."""
+    runs = synthetic_runs(noise=1e-4, batches=(1, 6, 16))
+    tuned = [r for r in runs if r.nccl == "tuned" and r.workload.batch_size >= 6 and r.spec is None]
+    pair = [
+        r for r in runs if r.nccl == "tuned" and r.workload.batch_size == 1 and r.spec and r.spec.num_draft_tokens == 6
+    ]
+    fitted = fit([*(r for r in runs if r.nccl == "default"), *tuned, *pair]).model
+    axes = Axes((2, 3), (1, 4), (19,), (6, 7, 8, 16), ("tuned",))
+    found = sweep(fitted, FakeTree(), axes)
+    top = log_speedups(fitted, found.cell(*found.best, found.columns.best[found.best]))
+    crossed = []
+    for batch in range(4):
+        here = log_speedups(fitted, found.cell(0, batch, found.columns.best[0, batch]))
+        tied = {
+            (one, two): a - b
+            <= quantile(fitted.noise.residual_dof) * np.sqrt((da - db) @ fitted.covariance_matrix @ (da - db)) + 1e-12
+            for (one, (a, da)), (two, (b, db)) in product(top.items(), here.items())
+        }
+        assert found.tied_with_best[0, batch] == any(value for (one, two), value in tied.items() if one == two)
+        crossed.append(any(tied.values()) != found.tied_with_best[0, batch])
+    assert any(crossed)
+
+
 def test_settings_that_cannot_be_told_apart_are_all_named():
     """Settings of the same cost, measured with noise, are tied; so is a speed-up just short of the best, and no other."""
     found = sweep(fit(synthetic_runs(noise=0.03)).model, Level(), AXES)
@@ -469,6 +523,14 @@ def test_engines_without_trees_say_so():
     wide = {each.engine: each for each in engine_flags(SpecConfig(3, 4, 20, "eagle3"))}
     assert wide["tensorrt-llm"].flags == ""
     assert "3 to 12" in wide["tensorrt-llm"].why_not
+
+
+def test_blocks_are_counted_as_each_engine_does():
+    flags = {each.engine: each.flags for each in engine_flags(SpecConfig(1, 1, 8, "dspark"))}
+    assert flags["sglang"] == "--speculative-algorithm DSPARK --speculative-dspark-block-size 7"
+    assert '"num_speculative_tokens": 7' in flags["vllm"]
+    blocks = {each.engine: each.flags for each in engine_flags(SpecConfig(1, 1, 8, "dflash"))}
+    assert blocks["sglang"] == "--speculative-algorithm DFLASH --speculative-dflash-block-size 8"
 
 
 def test_no_drafting_needs_no_flags():
