@@ -92,7 +92,7 @@ axes = st.builds(
 laws = st.one_of(st.builds(ConstantRate, st.floats(0, 1)), st.builds(FakeTree, st.floats(0.05, 1.0)))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(models(), laws, axes, st.booleans())
 def test_every_cell_is_what_single_questions_answer(model, law, axes, allow_mixed):
     found = sweep(model, law, axes, allow_mixed=allow_mixed)
@@ -120,7 +120,7 @@ def test_every_cell_is_what_single_questions_answer(model, law, axes, allow_mixe
         np.testing.assert_allclose(mine, ends, rtol=1e-6, atol=1e-6)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(models(), laws, axes, st.sampled_from([(2, 1, 3), (3, 2, 7), (6, 4, 25)]))
 def test_best_regret_and_ties(model, law, axes, present):
     found = sweep(model, law, axes, present=SpecConfig(*present))

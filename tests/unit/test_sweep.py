@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 import specsim.sweep as module
 from specsim.breakeven import break_even
 from specsim.cli.main import main
+from specsim.cli.progress import Progress
 from specsim.cost.terms import TERMS, Cycle
 from specsim.errors import ConfigurationError, NotIdentifiedError, UnknownSettingError
 from specsim.fitting import fit
@@ -641,3 +643,25 @@ def test_faults_are_one_line_and_exit_2(arguments, message):
 def test_the_example_in_help_runs():
     example = run("--help").stdout.split("Example: specsim sweep")[1].split()
     assert run(*example).exit_code == 0
+
+
+class Terminal(io.StringIO):
+    """A stderr that says whether someone watches."""
+
+    def __init__(self, watched):
+        super().__init__()
+        self.watched = watched
+
+    def isatty(self):
+        return self.watched
+
+
+@pytest.mark.parametrize(("watched", "slow", "drawn"), [(True, True, True), (True, False, False), (False, True, False)])
+def test_progress_is_drawn_for_what_takes_long_on_a_terminal(monkeypatch, watched, slow, drawn):
+    clock = iter(range(100) if slow else [0.01 * tick for tick in range(100)])
+    monkeypatch.setattr("specsim.cli.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("sys.stderr", terminal := Terminal(watched))
+    progress = Progress("sweep")
+    for done in (25, 50, 100):
+        progress(done, 100)
+    assert ("100%" in terminal.getvalue()) == drawn
