@@ -286,14 +286,15 @@ def left_of(plan: Plan, gradient: FloatArray, batch: FloatArray, other: FloatArr
 
 @dataclass(frozen=True)
 class _Spread:
-    """What telling cells apart needs of each: the least cycle time within its interval, the variance by reading."""
+    """What telling cells apart needs of each, by reading: the least cycle time in its interval, and the variance."""
 
-    least: FloatArray
+    least: tuple[FloatArray, ...]
     variance: tuple[FloatArray, ...]
 
     @classmethod
     def empty(cls, readings: int, shape: tuple[int, ...]) -> _Spread:
-        return cls(np.empty(shape), tuple(np.empty(shape) for _ in range(readings)))
+        least, variance = (tuple(np.empty(shape) for _ in range(readings)) for _ in range(2))
+        return cls(least, variance)
 
 
 def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, str]:
@@ -337,16 +338,16 @@ def _ends(
     half_width = quantile(plan.model.noise.residual_dof)
     plain, var_plain = decode.value[:, None], decode.variance(plan.model.covariance_matrix)[:, None]
     blank = np.where(np.isnan(plain), np.nan, 0.0)
-    ends, least = [], []
-    for reading, variance in zip(readings, spread.variance, strict=True):
+    ends = [(blank, blank)] if np.isnan(plain).all() else []
+    for index, reading in enumerate(readings):
         cycle = reading.value[:, None] + rest
         var_cycle = np.maximum(reading.left_variance @ plan.right[:, span], 0.0)
-        shared = reading.left_covariance @ plan.right_linear[:, span]
-        low, high = ratio_interval(cycle, plain, (var_cycle, var_plain, shared), half_width)
-        ends.append((low + blank, high + blank))
-        least.append(cycle - half_width * np.sqrt(var_cycle))
-        variance[:, span] = var_cycle
-    spread.least[:, span] = _extreme(np.minimum, least)
+        if not np.isnan(plain).all():
+            shared = reading.left_covariance @ plan.right_linear[:, span]
+            low, high = ratio_interval(cycle, plain, (var_cycle, var_plain, shared), half_width)
+            ends.append((low + blank, high + blank))
+        spread.variance[index][:, span] = var_cycle
+        spread.least[index][:, span] = cycle - half_width * np.sqrt(var_cycle)
     return _extreme(np.minimum, [low for low, _ in ends]), _extreme(np.maximum, [high for _, high in ends])
 
 
@@ -369,9 +370,8 @@ def _columns(
         rate = np.where(np.isnan(rate), -1.0, rate)
     best, rows = rate.argmax(axis=1), np.arange(batch.size)
     top = np.where(rate[rows, best] > 0, rate[rows, best], np.nan)
-    row, column = _cannot_be_told(plan, best, spread, readings, batch)
-    cells.tied[...] = False
-    cells.tied[row, column] = True
+    _mark_ties(cells.tied, plan, best, spread, readings, batch)
+    row, column = np.nonzero(cells.tied)
     pays, loses = (cells.margin_low > 0).sum(axis=1), (cells.margin_high < 0).sum(axis=1)
     answered = cells.cycle_ms.shape[1] - open_cells
     with_baseline = np.where(np.isnan(decode.value), 0, answered)
@@ -393,25 +393,24 @@ def _columns(
     )
 
 
-def _cannot_be_told(
-    plan: Plan, best: IntArray, spread: _Spread, readings: list[_Reading], batch: FloatArray
-) -> tuple[IntArray, IntArray]:
-    """(batch, configuration) of the cells whose throughput may equal the best's, by any reading.
+def _mark_ties(
+    tied: BoolArray, plan: Plan, best: IntArray, spread: _Spread, readings: list[_Reading], batch: FloatArray
+) -> None:
+    """Mark the cells, by (batch, configuration), whose throughput may equal the best's by any reading.
 
     By the triangle inequality only cells whose interval comes as far as the best's can be, so only those are
     looked at in `_may_equal_best`.
     """
     half_width, rows = quantile(plan.model.noise.residual_dof), np.arange(batch.size)
-    tops = [plan.cycle_estimate(r.cells(plan.width_of[best], rows), batch, best) for r in readings]
-    spreads = [half_width * np.sqrt(top.variance(plan.model.covariance_matrix)) / top.value for top in tops]
-    slowest = np.max([top.value * np.exp(s) for top, s in zip(tops, spreads, strict=True)], axis=0)
-    limit = slowest / plan.accept_length[best] * (1 + _ROUNDING)
-    row, column = np.nonzero(spread.least <= limit[:, None] * plan.accept_length)
-    gain = np.log(plan.accept_length[column] / plan.accept_length[best[row]])
-    tied = np.zeros(row.size, dtype=bool)
-    for reading, top, variance in zip(readings, tops, spread.variance, strict=True):
-        tied |= _may_equal_best(plan, reading, batch, top, (row, column), variance[row, column], gain)
-    return row[tied], column[tied]
+    tied[...] = False
+    for reading, least, variance in zip(readings, spread.least, spread.variance, strict=True):
+        top = plan.cycle_estimate(reading.cells(plan.width_of[best], rows), batch, best)
+        reach = half_width * np.sqrt(top.variance(plan.model.covariance_matrix)) / top.value
+        limit = top.value * np.exp(reach) / plan.accept_length[best] * (1 + _ROUNDING)
+        row, column = np.nonzero(least <= limit[:, None] * plan.accept_length)
+        gain = np.log(plan.accept_length[column] / plan.accept_length[best[row]])
+        same = _may_equal_best(plan, reading, batch, top, (row, column), variance[row, column], gain)
+        tied[row[same], column[same]] = True
 
 
 def _may_equal_best(
