@@ -26,7 +26,6 @@ IntArray = NDArray[np.int64]
 LISTED = 8
 """How many of the cells that cannot be told from the best are kept by name at each batch size and setting."""
 
-
 _ROUNDING = 1e-12  # relative difference of two equal cells, summed in another order
 
 
