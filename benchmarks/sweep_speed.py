@@ -52,7 +52,7 @@ def timed(command: list[str]) -> float:
 def evaluate(cells: int, *, keep_cells: bool) -> None:
     """Sweep about so many cells of one profile, every one with a baseline, and say how it went."""
     numpy = shell_seconds("import numpy")
-    from specsim.sweep import Axes, ConstantRate, sweep
+    from specsim.sweep import Axes, assumed_law, sweep
 
     axes = Axes((*STEPS,), (*TOPK,), (*WIDTHS,), tuple(range(1, 1 + cells // CONFIGURATIONS)), ("default",))
     model = profile()
@@ -60,7 +60,7 @@ def evaluate(cells: int, *, keep_cells: bool) -> None:
     runs = []
     for _ in range(2):
         start = time.process_time()
-        found = sweep(model, ConstantRate(0.6), axes, keep_cells=keep_cells)
+        found = sweep(model, assumed_law(0.6), axes, keep_cells=keep_cells)
         for quantity in ("output_tok_s", "speedup", "margin", "feasible") if keep_cells else ():
             getattr(found, quantity)  # derived when asked for: part of the answer, so part of the time
         runs.append(time.process_time() - start)

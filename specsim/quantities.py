@@ -26,6 +26,17 @@ def tree_limit(num_steps: Ints, topk: Ints) -> Ints:
     return 1 + topk + (num_steps - 1) * topk**2
 
 
+def is_legal(num_steps: Ints, topk: Ints, num_draft_tokens: Ints, method: str = "eagle") -> BoolArray:
+    """Where a configuration is legal (section 1), elementwise; arguments broadcast."""
+    steps, branches, width = _together(num_steps, topk, num_draft_tokens)
+    possible = (steps >= 0) & (branches >= 1) & (width >= 1)
+    if not method_named(method).steps_bound_length:
+        return np.asarray(possible)
+    chain = (branches == 1) | (steps == 0)
+    tree = (width >= 2) & (width <= tree_limit(steps, branches))
+    return np.asarray(possible & np.where(chain, width == steps + 1, tree))
+
+
 @dataclass(frozen=True)
 class SpecConfig:
     """A speculative configuration (section 1): depth, branches a step, verify width with the root included.
@@ -39,25 +50,13 @@ class SpecConfig:
     method: str = "eagle"
 
     def __post_init__(self) -> None:
-        steps, topk, width = np.broadcast_arrays(self.num_steps, self.topk, self.num_draft_tokens)
-        for name, values in (("num_steps", steps), ("topk", topk), ("num_draft_tokens", width)):
-            if values.dtype.kind not in "iu":
-                raise ConfigurationError(f"{name} must be a whole number, not {values.flat[0]!r}")
-        low, high = self._legal_width(steps, topk)
-        legal = (steps >= 0) & (topk >= 1) & (width >= low) & (width <= high)
+        for name in ("num_steps", "topk", "num_draft_tokens"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        legal = is_legal(self.num_steps, self.topk, self.num_draft_tokens, self.method)
         if not legal.all():
             at = int(np.argmin(legal))
-            raise ConfigurationError(
-                _why_illegal(steps.flat[at], topk.flat[at], width.flat[at], low.flat[at], high.flat[at])
-            )
-
-    def _legal_width(self, steps: NDArray[Any], topk: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        if not method_named(self.method).steps_bound_length:
-            return np.ones(steps.shape), np.full(steps.shape, np.inf)
-        chain = (topk == 1) | (steps == 0)
-        low = np.where(chain, steps + 1, 2)
-        high = np.where(chain, steps + 1, tree_limit(steps, topk))
-        return low, high
+            counts = _together(self.num_steps, self.topk, self.num_draft_tokens)
+            raise ConfigurationError(_why_illegal(*(int(count.flat[at]) for count in counts)))
 
     @property
     def max_accept_length(self) -> Ints:
@@ -84,6 +83,8 @@ class SpecConfig:
             return cls(1 if num_steps is None else num_steps, topk or 1, num_draft_tokens, method)
         if num_steps is None and num_draft_tokens is None:
             raise ConfigurationError("state num_draft_tokens (the verify width, root included) or num_steps")
+        if topk is not None and topk < 1:
+            raise ConfigurationError(f"topk is at least 1, not {topk}")
         if topk in (None, 1) and (num_steps is None or num_draft_tokens is None):
             steps = num_steps if num_steps is not None else (num_draft_tokens or 0) - 1
             return cls(steps, 1, steps + 1 if num_draft_tokens is None else num_draft_tokens, method)
@@ -96,17 +97,35 @@ class SpecConfig:
         return cls(num_steps, topk or 1, num_draft_tokens, method)
 
 
-def _why_illegal(steps: int, topk: int, width: int, low: float, high: float) -> str:
+def _whole(name: str, value: Any) -> Ints:
+    """A whole number, or an array of them as 64-bit integers, so that no product of counts can overflow."""
+    numbers = np.asarray(value)
+    if numbers.dtype.kind not in "iu":
+        shown = numbers.flat[0] if numbers.size and numbers.dtype.kind != "O" else value
+        raise ConfigurationError(f"{name} must be a whole number of a size that a configuration can have, not {shown}")
+    return int(numbers) if numbers.ndim == 0 else numbers.astype(np.int64)
+
+
+def _together(*counts: Any) -> tuple[IntArray, ...]:
+    """Counts at their common shape, as 64-bit integers; raises ConfigurationError where shapes do not broadcast."""
+    try:
+        return tuple(np.asarray(count, dtype=np.int64) for count in np.broadcast_arrays(*counts))
+    except ValueError:
+        shapes = ", ".join(str(np.shape(count)) for count in counts)
+        raise ConfigurationError(f"num_steps, topk and num_draft_tokens do not broadcast: shapes {shapes}") from None
+
+
+def _why_illegal(steps: int, topk: int, width: int) -> str:
     asked = f"num_steps {steps}, topk {topk}, num_draft_tokens {width} is not legal"
+    if width < 1 or (width == steps + 1 and steps < 0):
+        return f"{asked}: num_draft_tokens is at least 1 (the root is one of them)"
     if steps < 0 or topk < 1:
         return f"{asked}: num_steps is at least 0 and topk at least 1"
-    if np.isinf(high):
-        return f"{asked}: num_draft_tokens is at least 1"
-    if low == high:
+    if topk == 1 or steps == 0:
         kind = "a chain (topk 1)" if topk == 1 else "a cycle without drafts"
-        return f"{asked}: {kind} of {steps} steps verifies exactly {low} tokens (num_steps + 1, root included)"
+        return f"{asked}: {kind} of {steps} steps verifies exactly {steps + 1} tokens (num_steps + 1, root included)"
     return (
-        f"{asked}: a tree of {steps} steps and topk {topk} verifies {low} to {high} tokens"
+        f"{asked}: a tree of {steps} steps and topk {topk} verifies 2 to {tree_limit(steps, topk)} tokens"
         " (1 + topk + (num_steps - 1)·topk², root included)"
     )
 
@@ -120,8 +139,9 @@ class Workload:
     output_len: int | None = None
 
     def __post_init__(self) -> None:
-        if np.asarray(self.batch_size).dtype.kind not in "iu" or np.min(self.batch_size) < 1:
-            raise ConfigurationError(f"batch_size must be a whole number of at least 1, not {self.batch_size!r}")
+        object.__setattr__(self, "batch_size", _whole("batch_size", self.batch_size))
+        if np.min(self.batch_size, initial=1) < 1:
+            raise ConfigurationError(f"batch_size must be at least 1, not {np.min(self.batch_size)}")
 
 
 @dataclass(frozen=True)

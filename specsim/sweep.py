@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
-from typing import Protocol
 
 import numpy as np
 
-from specsim.acceptance import chain_accept_length, required_accept_rate
+from specsim.acceptance import AcceptanceLaw, TreeLaw, required_accept_rate
 from specsim.cost.communication import Estimate
-from specsim.cost.model import CostModel
+from specsim.cost.model import CostModel, MeasuredConfiguration
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
+from specsim.fitting.acceptance import PRIOR_MEDIAN, AcceptanceFit, LengthObservation, fit_acceptance
 from specsim.grid import Cells, Chunk, Columns, IntArray, Part, Plan, evaluate, verify_readings
 from specsim.methods import method_named
-from specsim.quantities import BoolArray, FloatArray, Floats, Ints, SpecConfig, Workload, tree_limit
+from specsim.quantities import BoolArray, FloatArray, SpecConfig, Workload, is_legal
 from specsim.questions import Unanswered
 from specsim.uncertainty import quantile
 
@@ -27,41 +27,30 @@ _CHUNK_CELLS = 1 << 19  # about 50 MB of arrays: small beside 1 GiB, large besid
 # -- what is asked ---------------------------------------------------------------------------------------------------
 
 
-class AcceptanceLaw(Protocol):
-    """What a sweep asks of a law of acceptance; `str()` of it names it in outputs."""
+def law_from(model: CostModel) -> AcceptanceFit:
+    """The law of acceptance fitted to the accept lengths of the model's own runs (section 7).
 
-    def accept_length(self, num_steps: Ints, topk: Ints, num_draft_tokens: Ints) -> Floats:
-        """Accept length of configurations, bonus included; arguments broadcast."""
-
-
-@dataclass(frozen=True)
-class ConstantRate:
-    """A chain's law with one acceptance rate (eq. 19).
-
-    It knows no branches: a tree counts as the chain that fits in it, min(S, N − 1) deep, which is a lower bound.
+    Raises NotIdentifiedError when no run among them has one.
     """
-
-    accept_rate: float
-
-    def accept_length(self, num_steps: Ints, topk: Ints, num_draft_tokens: Ints) -> Floats:
-        """Accept length (eq. 19), bonus included; arguments broadcast. Raises ConfigurationError on a rate outside 0…1."""
-        depth = np.minimum(num_steps, np.asarray(num_draft_tokens) - 1)
-        return chain_accept_length(self.accept_rate, np.broadcast_arrays(depth, topk)[0])
-
-    def __str__(self) -> str:
-        return f"constant accept rate {self.accept_rate:.3g} (a tree counts as the chain in it: a lower bound)"
+    seen = [
+        LengthObservation(m.num_steps, m.topk, m.num_draft_tokens, m.accept_length, standard_error=_error(m))
+        for m in model.measured
+        if m.accept_length is not None and m.num_steps > 0 and method_named(m.method).steps_bound_length
+    ]
+    if not seen:
+        raise NotIdentifiedError("no run among these has an accept length: state the accept rate (--accept-rate)")
+    return fit_acceptance(seen)
 
 
-def law_from(model: CostModel) -> AcceptanceLaw:
-    """The law of acceptance that the model's own runs show: one rate, the mean over the chains measured (eq. 9).
+def _error(measured: MeasuredConfiguration) -> float | None:
+    """Standard error of a length that was given as a range, read as uniform."""
+    ends = measured.accept_length_range
+    return None if ends is None else (ends[1] - ends[0]) / 12**0.5
 
-    Raises NotIdentifiedError when no chain among them has an accept length.
-    """
-    chains = [m for m in model.measured if m.topk == 1 and m.num_steps > 0 and m.accept_length is not None]
-    if not chains:
-        raise NotIdentifiedError("no chain among the runs has an accept length: state the accept rate (--accept-rate)")
-    rates = required_accept_rate(np.array([m.accept_length for m in chains]), np.array([m.num_steps for m in chains]))
-    return ConstantRate(float(np.mean(rates)))
+
+def assumed_law(accept_rate: float) -> TreeLaw:
+    """One rate at every depth (eq. 19); a tree's further candidates are worth what the default prior says."""
+    return TreeLaw(accept_rate, 1.0, PRIOR_MEDIAN[2])
 
 
 @dataclass(frozen=True)
@@ -107,17 +96,6 @@ class Axes:
             tuple(measured if batch_size is None else batch_size),
             tuple([s.label for s in model.settings] if nccl is None else nccl),
         )
-
-
-def legal(num_steps: Ints, topk: Ints, num_draft_tokens: Ints, method: str = "eagle") -> BoolArray:
-    """Where a combination is legal (section 1), elementwise: what SpecConfig accepts."""
-    steps, branches, width = np.broadcast_arrays(num_steps, topk, num_draft_tokens)
-    possible = (steps >= 0) & (branches >= 1) & (width >= 1)
-    if not method_named(method).steps_bound_length:
-        return np.asarray(possible)
-    chain = (branches == 1) | (steps == 0)
-    tree = (width >= 2) & (width <= tree_limit(steps, branches))
-    return np.asarray(possible & np.where(chain, width == steps + 1, tree))
 
 
 # -- what is answered ------------------------------------------------------------------------------------------------
@@ -308,7 +286,7 @@ def _configurations(axes: Axes, method: str, present: SpecConfig | None) -> tupl
     """The legal configurations by ascending width, how many combinations are not, and where the present one is."""
     grid = np.meshgrid(axes.num_steps, axes.topk, axes.num_draft_tokens, indexing="ij")
     steps, topk, width = (np.ravel(axis) for axis in grid)
-    keep = legal(steps, topk, width, method)
+    keep = is_legal(steps, topk, width, method)
     rows = np.stack([width, steps, topk], axis=1)[keep]
     mine = None
     if present is not None:

@@ -7,11 +7,20 @@ from typing import Any
 
 import click
 
-from specsim.cli.options import fit_options, json_option, model_from, model_option, runs_argument, show, written
+from specsim.cli.options import (
+    example,
+    fit_options,
+    json_option,
+    model_from,
+    model_option,
+    runs_argument,
+    show,
+    written,
+)
 from specsim.cli.progress import Progress
 from specsim.quantities import SpecConfig
 from specsim.report.sweep import sweep_record, sweep_text, write_csv
-from specsim.sweep import Axes, ConstantRate, law_from, sweep
+from specsim.sweep import Axes, assumed_law, law_from, sweep
 
 _MOST_VALUES = 1_000_000
 
@@ -65,7 +74,7 @@ def axis_options(command: Any) -> Any:
 
 
 @click.command(
-    "sweep", epilog="Example: specsim sweep --num-steps 1-8 --topk 1 --accept-rate 0.55 --present 5/1/6 --nccl default"
+    "sweep", epilog=example("specsim sweep --num-steps 1-8 --topk 1 --accept-rate 0.55 --present 5/1/6 --nccl default")
 )
 @runs_argument
 @axis_options
@@ -100,7 +109,7 @@ def command(
     """
     model = model_from(runs, model_path, noise, allow_mixed)
     asked = Axes.completed(model, **{name: values or None for name, values in axes.items()})
-    law = law_from(model) if accept_rate is None else ConstantRate(accept_rate)
+    law = law_from(model).law if accept_rate is None else assumed_law(accept_rate)
     found = sweep(
         model, law, asked, present=present, allow_mixed=allow_mixed, keep_cells=csv_path is not None,
         progress=Progress("sweep"),

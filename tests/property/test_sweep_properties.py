@@ -14,7 +14,7 @@ from specsim.fitting import fit
 from specsim.prediction import predict
 from specsim.quantities import Setup, SpecConfig, Workload
 from specsim.runs.run import Figure, Run
-from specsim.sweep import Axes, ConstantRate, sweep
+from specsim.sweep import Axes, assumed_law, sweep
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ axes = st.builds(
     batch_size=st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple),
     nccl=st.just(("a", "b")),
 )
-laws = st.one_of(st.builds(ConstantRate, st.floats(0, 1)), st.builds(FakeTree, st.floats(0.05, 1.0)))
+laws = st.one_of(st.builds(assumed_law, st.floats(0, 1)), st.builds(FakeTree, st.floats(0.05, 1.0)))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -36,8 +36,12 @@ def test_an_illegal_configuration_says_the_legal_range():
         SpecConfig(2, 4, 22)
     with pytest.raises(ConfigurationError, match=r"num_steps 3, topk 1, num_draft_tokens 9"):
         SpecConfig(np.array([1, 3]), 1, np.array([2, 9]))
-    with pytest.raises(ConfigurationError, match="at least 0"):
-        SpecConfig(-1, 1, 0)
+    with pytest.raises(ConfigurationError, match="num_draft_tokens is at least 1"):
+        SpecConfig.of(num_draft_tokens=0)
+    with pytest.raises(ConfigurationError, match="num_steps is at least 0"):
+        SpecConfig(-1, 1, 3)
+    with pytest.raises(ConfigurationError, match="do not broadcast"):
+        SpecConfig([1, 2], 1, [2, 3, 4])
     with pytest.raises(ConfigurationError, match="whole number"):
         SpecConfig(1.5, 1, 2)
     with pytest.raises(ConfigurationError, match="known: eagle"):
@@ -73,3 +77,9 @@ def test_batch_size_is_a_positive_whole_number():
     for wrong in (0, -3, 1.5):
         with pytest.raises(ConfigurationError, match="batch_size"):
             Workload(wrong)
+
+
+def test_lists_and_small_integers_are_taken_as_whole_numbers():
+    spec = SpecConfig([2, 5], 1, [3, 6])
+    assert spec.max_accept_length.tolist() == [3, 6]
+    assert SpecConfig(np.uint8(8), np.uint8(16), np.uint8(60)).max_accept_length == 9  # 1 + 16 + 7·256 overflows uint8

@@ -25,9 +25,10 @@ LAYERS = (
     {"quantities"},
     {"acceptance", "cost", "uncertainty"},
     {"runs"},
-    {"fitting", "prediction"},
+    {"fitting", "prediction", "grid", "flags"},
     {"breakeven"},
     {"questions", "expected"},
+    {"sweep"},
     {"report"},
     {"cli"},
 )
