@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from specsim.acceptance import required_accept_rate
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel
 from specsim.cost.terms import Cycle
-from specsim.errors import MixedSetupError
-from specsim.prediction import CycleCost, CycleTimes, Flags, as_shape, common_shape, cycle_cost, flat
+from specsim.errors import ConfigurationError, MixedSetupError
+from specsim.prediction import CycleCost, CycleTimes, Flags, as_shape, check_length, common_shape, cycle_cost, flat
 from specsim.quantities import LEVEL, BoolArray, FloatArray, Floats, Ints, SpecConfig, Workload
 from specsim.uncertainty import probability_positive, quantile, ratio_interval
 
@@ -20,6 +20,7 @@ PAYS = "pays"
 LOSES = "does not pay"
 UNDECIDED = "undecided"
 IMPOSSIBLE = "no accept length breaks even"
+OPEN = "not told by these runs"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Verdict:
 
     `probability_pays` is the chance that it exceeds C/t, by whichever reading of the NCCL setting is least
     decided; `verdict` is PAYS or LOSES where that leaves the tail outside a LEVEL interval, IMPOSSIBLE where no
-    length can, else UNDECIDED. The affordable times [ms] are the cycle, and its verify, that this length pays for.
+    length can, OPEN where the runs do not tell, else UNDECIDED. Where the cycle is a lower bound, the chance and
+    the speed-up are upper bounds, and PAYS cannot be said. The affordable times [ms] are the cycle, and its verify,
+    that this length pays for.
     """
 
     accept_length: Floats
@@ -47,7 +50,9 @@ class BreakEven:
     `max_accept_length`, NaN where no accept length breaks even. `interval` belongs to the ratio, at
     quantities.LEVEL, over all readings of an NCCL setting (`by_reading`); `required_accept_rate` is eq. 9's, of a
     chain (NaN for a tree).
-    `mixed` names the fields in which the two sides differ; empty is like for like.
+    `mixed_in` names the fields in which the two sides differ, and where; empty is like for like. Values are NaN
+    where the runs tell no cycle or no baseline (`no_baseline` says why); `decode_extrapolated` is where the
+    baseline's batch size lies outside those measured.
     """
 
     spec: SpecConfig
@@ -63,8 +68,15 @@ class BreakEven:
     required_accept_rate: Floats
     decode_ms: Floats
     times: CycleTimes
-    mixed: tuple[str, ...]
+    mixed_in: dict[str, Flags]
+    no_baseline: str
+    decode_extrapolated: Flags
     verdict: Verdict | None
+
+    @property
+    def mixed(self) -> tuple[str, ...]:
+        """Names of the fields that differ somewhere."""
+        return tuple(self.mixed_in)
 
 
 def break_even(
@@ -81,13 +93,14 @@ def break_even(
     """Break-even accept length L* = C/t (eq. 7) with Fieller's interval (eq. 11), and the verdict on a length.
 
     Arguments broadcast. `nccl` None is the model's reference setting, `baseline_nccl` None the same as `nccl`;
-    `accept_length_error` is a standard error. Raises MixedSetupError when the baseline is not like for like and
-    that is not allowed, NotIdentifiedError and UnknownSettingError as `cycle_cost`.
+    `accept_length_error` is a standard error. Raises MixedSetupError when no baseline is like for like and that is
+    not allowed, ConfigurationError for an accept length that is not possible, NotIdentifiedError and
+    UnknownSettingError as `cycle_cost`.
     """
     label = model.reference if nccl is None else nccl
-    shape = common_shape(spec, workload, 0.0 if accept_length is None else accept_length)
+    shape = common_shape(spec, workload, 1.0 if accept_length is None else accept_length, accept_length_error)
     cost = cycle_cost(model, spec, workload, label, shape)
-    baseline = _Baseline.find(model, cost.cycle, label, baseline_nccl, allow_mixed)
+    baseline = Baseline.find(model, cost.cycle, label, baseline_nccl, allow_mixed)
     decode, most = baseline.decode.value, flat(spec.max_accept_length, shape)
     ratio = cost.total.value / decode
     feasible, chain = ratio <= most, flat(spec.topk, shape) == 1
@@ -95,9 +108,10 @@ def break_even(
     verdict = None
     if accept_length is not None:
         length, error = flat(accept_length, shape), flat(accept_length_error, shape)
-        verdict = _verdict(
-            cost, decode, length, _probability(model, cost, baseline.decode, length, error), feasible, shape
-        )
+        check_length(length, most)
+        if not (error >= 0).all():
+            raise ConfigurationError("the standard error of an accept length is a number of at least 0")
+        verdict = _verdict(model, cost, baseline.decode, length, error, feasible, shape)
     return BreakEven(
         spec,
         workload,
@@ -112,7 +126,9 @@ def break_even(
         required_accept_rate=as_shape(np.where(chain, required_accept_rate(ratio, most - 1), np.nan), shape),
         decode_ms=as_shape(decode, shape),
         times=CycleTimes.of(model, cost, shape),
-        mixed=baseline.mixed,
+        mixed_in={name: as_shape(mask, shape) for name, mask in baseline.mixed.items() if mask.any()},
+        no_baseline=baseline.why,
+        decode_extrapolated=as_shape(model.beyond_decode(cost.cycle, baseline.nccl) & ~np.isnan(decode), shape),
         verdict=verdict,
     )
 
@@ -121,34 +137,66 @@ def break_even(
 
 
 @dataclass(frozen=True)
-class _Baseline:
-    """The plain decode that a cycle is compared with, and in which fields the two differ."""
+class Baseline:
+    """The plain decode that cycles are compared with (NaN where there is none, and why), and where the two differ."""
 
     nccl: str
     decode: Estimate
-    mixed: tuple[str, ...]
+    mixed: dict[str, BoolArray]
+    why: str
 
     @classmethod
-    def find(cls, model: CostModel, cycle: Cycle, nccl: str, asked: str | None, allow_mixed: bool) -> _Baseline:
+    def find(cls, model: CostModel, cycle: Cycle, nccl: str, asked: str | None, allow_mixed: bool) -> Baseline:
+        """The baseline of cycles under `nccl`: the asked setting's, else its own, else one that mixing allows.
+
+        Raises MixedSetupError where none of the cycles has one.
+        """
         label = nccl if asked is None else asked
-        differ = (*model.mixed, *(("nccl",) if nccl != model.setting(label).label else ()))
-        if label != nccl and not allow_mixed:
-            raise MixedSetupError(
-                f"the cycle is under NCCL setting {nccl!r} and the baseline under {label!r}: they differ in nccl;"
-                " compare like for like, or allow a mixed comparison (--allow-mixed)",
-                ("nccl",),
-            )
+        everywhere = np.ones(cycle.batch_size.shape, dtype=bool)
+        differ = dict.fromkeys(model.mixed, everywhere)
+        if model.setting(label).label != nccl:
+            if not allow_mixed:
+                raise MixedSetupError(
+                    f"the cycle is under NCCL setting {nccl!r} and the baseline under {label!r}: they differ in nccl;"
+                    f" compare like for like{_OR_MIXED}",
+                    ("nccl",),
+                )
+            differ["nccl"] = everywhere
         try:
-            return cls(label, model.decode(cycle, label), differ)
+            decode = model.decode(cycle, label)
         except MixedSetupError as error:
             if not allow_mixed:
-                raise
-            if "batch_size" in error.fields:
-                return cls(label, _nearest_batch(model, cycle, label), (*differ, "batch_size"))
-            others = [setting.label for setting in model.settings if setting.decode_batches]
-            if len(others) != 1:
-                raise MixedSetupError(f"{error}; say which may stand in (--baseline-nccl)", error.fields) from None
-            return cls.find(model, cycle, nccl, others[0], allow_mixed)
+                raise MixedSetupError(f"{error}{_OR_MIXED}", error.fields) from None
+            if "nccl" in error.fields:
+                return cls.find(model, cycle, nccl, _only_other(model, error), allow_mixed)
+            return cls(label, _nearest_batch(model, cycle, label), {**differ, "batch_size": everywhere}, "")
+        return cls(label, decode, differ, "")._filled(model, cycle, allow_mixed)
+
+    def _filled(self, model: CostModel, cycle: Cycle, allow_mixed: bool) -> Baseline:
+        """The nearest measured batch size where this one has no baseline, if that is allowed."""
+        missing = np.isnan(self.decode.value)
+        if not missing.any():
+            return self
+        if not allow_mixed:
+            return replace(self, why=model.no_baseline_at(cycle, self.nccl))
+        nearest = _nearest_batch(model, cycle, self.nccl)
+        filled = Estimate(
+            np.where(missing, nearest.value, self.decode.value),
+            np.where(missing[:, None], nearest.gradient, self.decode.gradient),
+        )
+        return replace(self, decode=filled, mixed={**self.mixed, "batch_size": missing})
+
+
+_OR_MIXED = ", or allow a mixed comparison (--allow-mixed)"
+
+
+def _only_other(model: CostModel, error: MixedSetupError) -> str:
+    """The one setting whose baseline can stand in; raises where there is none, or a choice."""
+    others = [setting.label for setting in model.settings if setting.decode_batches]
+    if len(others) != 1:
+        which = "; say which may stand in (--baseline-nccl)" if others else ""
+        raise MixedSetupError(f"{error}{which}", error.fields) from None
+    return others[0]
 
 
 def _nearest_batch(model: CostModel, cycle: Cycle, nccl: str) -> Estimate:
@@ -190,7 +238,7 @@ def _probability(
     chances = np.array([_chance(model, cycle, decode, length, error) for cycle in cost.readings.values()])
     ahead = length * decode.value > cost.total.value
     chance: FloatArray = np.where(ahead, np.maximum(chances.min(axis=0), 0.5), np.minimum(chances.max(axis=0), 0.5))
-    return chance
+    return np.where(np.isnan(cost.total.value * decode.value), np.nan, chance)
 
 
 def _chance(model: CostModel, cycle: Estimate, decode: Estimate, length: FloatArray, error: FloatArray) -> FloatArray:
@@ -202,23 +250,27 @@ def _chance(model: CostModel, cycle: Estimate, decode: Estimate, length: FloatAr
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         score = np.where(spread > 0, gap / spread, np.where(gap == 0, 0.0, np.copysign(np.inf, gap)))
-    scalar = score if score.size > 1 else float(score[0])
+    scalar = float(score[0]) if score.size == 1 else score
     chance: FloatArray = np.reshape(probability_positive(scalar, model.noise.residual_dof), score.shape)
     return chance
 
 
 def _verdict(
+    model: CostModel,
     cost: CycleCost,
-    decode: FloatArray,
+    decode: Estimate,
     length: FloatArray,
-    pays: FloatArray,
+    error: FloatArray,
     feasible: BoolArray,
     shape: tuple[int, ...],
 ) -> Verdict:
+    pays = _probability(model, cost, decode, length, error)
     sure = (1 + LEVEL) / 2
-    words = np.where(pays >= sure, PAYS, np.where(pays <= 1 - sure, LOSES, UNDECIDED))
+    ahead = UNDECIDED if model.lower_bound(cost.nccl) else PAYS
+    words = np.where(pays >= sure, ahead, np.where(pays <= 1 - sure, LOSES, UNDECIDED))
     words = np.where(feasible, words, IMPOSSIBLE)
-    afford = length * decode
+    words = np.where(np.isnan(pays), OPEN, words)
+    afford = length * decode.value
     rest = cost.total.value - cost.verify.point.value
     return Verdict(
         as_shape(length, shape),

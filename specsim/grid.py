@@ -203,42 +203,14 @@ def evaluate(chunk: Chunk, room: Cells | None = None) -> Part:
 # -- verify time where the runs say it -------------------------------------------------------------------------------
 
 
-def verify_readings(model: CostModel, cycle: Cycle, nccl: str) -> tuple[Readings, str]:
-    """Verify time under a setting, as `CostModel.verify`, but NaN where the runs leave it open, and why they do."""
+def verify_readings(model: CostModel, cycle: Cycle, nccl: str) -> Readings:
+    """Verify time under a setting, as `CostModel.verify`, but NaN, and no error, where the runs leave all of it open."""
     try:
-        return model.verify(cycle, nccl), ""
+        return model.verify(cycle, nccl)
     except NotIdentifiedError as error:
-        why = str(error)
-    own, reference = (model.phase("verify", cycle, label) for label in (nccl, model.reference))
-    known = model.estimable(own) & bool(model.setting(nccl).verify_tokens)
-    readable = model.estimable(reference) & ~known & (nccl != model.reference)
-    answer = Readings(_open(own), {"measured": _open(own)}, ~known)
-    for where in (known, readable):
-        answer = _answered(answer, model, cycle, nccl, where)
-    return answer, why
-
-
-def _open(like: Estimate) -> Estimate:
-    return Estimate(np.full_like(like.value, np.nan), np.zeros_like(like.gradient))
-
-
-def _answered(answer: Readings, model: CostModel, cycle: Cycle, nccl: str, where: BoolArray) -> Readings:
-    """Fill in the cells `where`, if the model answers them."""
-    if not where.any():
-        return answer
-    try:
-        found = model.verify(Cycle(**{f.name: getattr(cycle, f.name)[where] for f in fields(Cycle)}), nccl)
-    except NotIdentifiedError:
-        return answer
-    point = _put(answer.point, found.point, where)
-    by_name = {name: _put(answer.point, reading, where) for name, reading in found.by_name.items()}
-    return Readings(point, by_name, answer.read)
-
-
-def _put(into: Estimate, found: Estimate, where: BoolArray) -> Estimate:
-    value, gradient = into.value.copy(), into.gradient.copy()
-    value[where], gradient[where] = found.value, found.gradient
-    return Estimate(value, gradient)
+        own = model.phase("verify", cycle, nccl)
+        unknown = Estimate(np.full_like(own.value, np.nan), np.zeros_like(own.gradient))
+        return Readings(unknown, {"measured": unknown}, np.ones(own.value.shape, dtype=bool), str(error))
 
 
 # -- all cells of one setting ----------------------------------------------------------------------------------------
@@ -301,10 +273,10 @@ def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, 
     batch, decode = plan.batch_size[part], plan.decode[index]
     decode = Estimate(decode.value[part], decode.gradient[part])
     table = _table_cycle(plan.widths, batch)
-    verify, why = verify_readings(plan.model, table, plan.settings[index])
+    verify = verify_readings(plan.model, table, plan.settings[index])
     readings = [_Reading.of(plan, reading, batch, decode) for reading in verify.by_name.values()]
     point = verify.point.value.reshape(plan.widths.size, -1)
-    outside = _outside(plan.model, table).reshape(point.shape)
+    outside = _outside(plan.model, table, plan.settings[index]).reshape(point.shape)
     spread = _Spread.empty(len(readings), cells.cycle_ms.shape)
     for width, span in enumerate(plan.spans):
         block = cells.at(slice(None), span)
@@ -314,7 +286,7 @@ def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, 
         np.subtract(plan.accept_length[span], high, out=block.margin_low)
         np.subtract(plan.accept_length[span], low, out=block.margin_high)
         np.logical_or(outside[width][:, None], plan.beyond[span], out=block.extrapolated)
-    return _columns(plan, cells, spread, readings, batch, decode), why
+    return _columns(plan, cells, spread, readings, batch, decode), verify.open_because
 
 
 def _table_cycle(widths: FloatArray, batch: FloatArray) -> Cycle:
@@ -324,8 +296,8 @@ def _table_cycle(widths: FloatArray, batch: FloatArray) -> Cycle:
     return Cycle(times, one, one, width, one, one)
 
 
-def _outside(model: CostModel, table: Cycle) -> BoolArray:
-    masks = [mask for name, mask in model.beyond(table).items() if name in ("verify_tokens", "batch_size")]
+def _outside(model: CostModel, table: Cycle, nccl: str) -> BoolArray:
+    masks = [mask for name, mask in model.beyond(table, nccl).items() if name in ("verify_tokens", "batch_size")]
     outside: BoolArray = np.any([*masks, np.zeros(table.batch_size.size, dtype=bool)], axis=0)
     return outside
 

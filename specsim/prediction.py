@@ -11,7 +11,7 @@ from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel, Readings
 from specsim.cost.terms import PHASES, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError
-from specsim.quantities import BoolArray, FloatArray, Floats, SpecConfig, Workload
+from specsim.quantities import CONTEXT_TOLERANCE, BoolArray, FloatArray, Floats, SpecConfig, Workload
 from specsim.uncertainty import quantile
 
 Flags = bool | BoolArray
@@ -22,12 +22,15 @@ Shape = tuple[int, ...]
 class CycleCost:
     """The time of n cycles under one NCCL setting, as estimates: verify by reading, each phase, the sum."""
 
+    nccl: str
     cycle: Cycle
     verify: Readings
     phases: dict[str, Estimate]
     total: Estimate
     readings: dict[str, Estimate]
     """The whole cycle by every reading of verify."""
+    beyond_context: dict[str, BoolArray]
+    """Where the asked context is not the measured one (the model has no term for it); empty where it is."""
 
 
 def cycle_cost(model: CostModel, spec: SpecConfig, workload: Workload, nccl: str, shape: Shape) -> CycleCost:
@@ -40,7 +43,16 @@ def cycle_cost(model: CostModel, spec: SpecConfig, workload: Workload, nccl: str
     verify, rest = model.verify(cycle, nccl), model.rest(cycle)
     phases = {"verify": verify.point, **{phase: model.phase(phase, cycle, None) for phase in PHASES[1:]}}
     readings = {name: reading + rest for name, reading in verify.by_name.items()}
-    return CycleCost(cycle, verify, phases, verify.point + rest, readings)
+    beyond_context = _beyond_context(model, workload, cycle.batch_size.size)
+    return CycleCost(nccl, cycle, verify, phases, verify.point + rest, readings, beyond_context)
+
+
+def _beyond_context(model: CostModel, workload: Workload, count: int) -> dict[str, BoolArray]:
+    if workload.context_len is None:
+        return {}
+    low, high = model.span("context_len", None)
+    outside = not low - CONTEXT_TOLERANCE <= workload.context_len <= high + CONTEXT_TOLERANCE
+    return {"context_len": np.full(count, outside)}
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,9 @@ class CycleTimes:
     """A predicted cycle in the caller's shape [ms]: sum, interval at quantities.LEVEL, phases, and labels.
 
     `verify_by_reading` holds the readings of an NCCL setting not measured at this width (empty when it was);
-    the interval covers them all. `extrapolated_in` names what lies outside the measured range (eq. 14).
+    the interval covers them all. `extrapolated_in` names what lies outside the measured range (eq. 14), `open_because`
+    why the runs leave some cycles unknown (NaN); with `lower_bound` phases that no run measured are
+    missing from it.
     """
 
     cycle_ms: Floats
@@ -60,12 +74,14 @@ class CycleTimes:
     verify_by_reading: dict[str, Floats]
     extrapolated: Flags
     extrapolated_in: dict[str, Flags]
+    open_because: str
+    lower_bound: bool
 
     @classmethod
     def of(cls, model: CostModel, cost: CycleCost, shape: Shape) -> CycleTimes:
         """The times of a priced cycle, with their interval (eq. 11)."""
         low, high = _interval(model, cost)
-        beyond = model.beyond(cost.cycle)
+        beyond = {**model.beyond(cost.cycle, cost.nccl), **cost.beyond_context}
         outside = np.any([*beyond.values(), np.zeros(low.size, dtype=bool)], axis=0)
         read = cost.verify.by_name if cost.verify.read.any() else {}
         return cls(
@@ -75,6 +91,8 @@ class CycleTimes:
             verify_by_reading={name: as_shape(reading.value, shape) for name, reading in read.items()},
             extrapolated=as_shape(outside, shape),
             extrapolated_in={name: as_shape(mask, shape) for name, mask in beyond.items() if mask.any()},
+            open_because=cost.verify.open_because,
+            lower_bound=model.lower_bound(cost.nccl),
         )
 
 
@@ -90,7 +108,8 @@ class Prediction:
     """What `predict` answers; scalars for scalar input, else arrays of the broadcast shape.
 
     Rates [tok/s]; intervals are (low, high) at quantities.LEVEL. `decode_ms` [ms], `baseline_tok_s` and
-    `speedup` are NaN, and `no_baseline` says why, where there is no like-for-like baseline.
+    `speedup` are NaN, and `no_baseline` says why, where there is no like-for-like baseline;
+    `decode_extrapolated` where its batch size lies outside those measured.
     """
 
     spec: SpecConfig
@@ -105,6 +124,7 @@ class Prediction:
     baseline_tok_s: Floats
     speedup: Floats
     no_baseline: str
+    decode_extrapolated: Flags
 
 
 def predict(
@@ -118,10 +138,10 @@ def predict(
     label = model.reference if nccl is None else nccl
     shape = common_shape(spec, workload, accept_length)
     length = flat(accept_length, shape)
-    _check_length(length, flat(spec.max_accept_length, shape))
+    check_length(length, flat(spec.max_accept_length, shape))
     cost = cycle_cost(model, spec, workload, label, shape)
     times = CycleTimes.of(model, cost, shape)
-    decode, why = _decode_or_why(model, cost.cycle, label)
+    decode, beyond, why = _decode_or_why(model, cost.cycle, label)
     tokens, cycle = cost.cycle.batch_size * length * 1000.0, cost.total.value
     low, high = (flat(end, shape) for end in times.cycle_interval)
     with np.errstate(divide="ignore"):  # a cycle whose interval reaches 0 has no upper bound on its rate
@@ -139,17 +159,23 @@ def predict(
         baseline_tok_s=as_shape(cost.cycle.batch_size * 1000.0 / decode, shape),
         speedup=as_shape(decode * length / cycle, shape),
         no_baseline=why,
+        decode_extrapolated=as_shape(beyond, shape),
     )
 
 
-def _decode_or_why(model: CostModel, cycle: Cycle, nccl: str) -> tuple[FloatArray, str]:
+def _decode_or_why(model: CostModel, cycle: Cycle, nccl: str) -> tuple[FloatArray, BoolArray, str]:
+    """Plain decode, where it is extrapolated, and why some of it is missing."""
+    missing = np.full(cycle.batch_size.shape, np.nan)
     try:
-        return model.decode(cycle, nccl).value, ""
+        decode = model.decode(cycle, nccl).value
     except MixedSetupError as error:
-        return np.full(cycle.batch_size.shape, np.nan), str(error)
+        return missing, np.zeros(missing.shape, dtype=bool), str(error)
+    why = model.no_baseline_at(cycle, nccl) if np.isnan(decode).any() else ""
+    return decode, model.beyond_decode(cycle, nccl) & ~np.isnan(decode), why
 
 
-def _check_length(length: FloatArray, most: FloatArray) -> None:
+def check_length(length: FloatArray, most: FloatArray) -> None:
+    """Raise ConfigurationError unless every length lies between 1 and the most possible."""
     legal = (length >= 1) & (length <= most)
     if not legal.all():
         at = int(np.argmin(legal))
@@ -165,7 +191,14 @@ def _check_length(length: FloatArray, most: FloatArray) -> None:
 def common_shape(spec: SpecConfig, workload: Workload, *more: Any) -> Shape:
     """The shape that a configuration, a workload and further values broadcast to; () for plain numbers."""
     counts = (spec.num_steps, spec.topk, spec.num_draft_tokens, workload.batch_size, *more)
-    return np.broadcast_shapes(*(np.shape(count) for count in counts))
+    shapes = [np.shape(count) for count in counts]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = ", ".join(map(str, shapes))
+        raise ConfigurationError(
+            f"configuration, batch_size and accept_length do not broadcast: shapes {listed}"
+        ) from None
 
 
 def flat(values: Any, shape: Shape) -> FloatArray:
@@ -175,4 +208,4 @@ def flat(values: Any, shape: Shape) -> FloatArray:
 
 def as_shape(values: Any, shape: Shape) -> Any:
     """A flat array in the caller's shape; a plain number where the caller gave plain numbers."""
-    return np.reshape(values, shape) if shape else np.asarray(values).reshape(-1)[0].item()
+    return np.reshape(values, shape) if shape != () else np.asarray(values).reshape(-1)[0].item()

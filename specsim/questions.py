@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from specsim.acceptance import accept_length_bounds
 from specsim.breakeven import BreakEven, break_even
 from specsim.cost.model import CostModel, MeasuredConfiguration
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, SpecsimError
+from specsim.methods import method_named
 from specsim.prediction import Prediction, predict
 from specsim.quantities import SpecConfig, Workload
 
@@ -20,11 +21,17 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class AcceptLength:
-    """An accept length to judge: its value and standard error, and the runs that measured it (none: it was given)."""
+    """An accept length to judge: its value and standard error, and the runs that measured it (none: it was given).
+
+    `elsewhere` says that they were made under another NCCL setting or batch size, of which acceptance knows
+    nothing; `error_known` whether the error was measured, or counts as 0 since nobody stated one.
+    """
 
     value: float
     error: float = 0.0
     runs: tuple[str, ...] = ()
+    elsewhere: bool = False
+    error_known: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ def cases(model: CostModel, asked: Asked) -> tuple[Case, ...]:
     for label in settings:
         model.setting(label)
     return tuple(
-        Case(spec, batch, label, *_length(model, spec, batch, asked.accept_length))
+        Case(spec, batch, label, *_length(model, (spec, batch, label), asked.accept_length))
         for label in settings
         for spec, batch in _configurations(model, asked)
     )
@@ -101,6 +108,7 @@ def _configurations(model: CostModel, asked: Asked) -> list[tuple[SpecConfig, in
     elif not seen:
         raise ConfigurationError("no speculative run among these: state --num-draft-tokens")
     if asked.batch_size is not None:
+        Workload(asked.batch_size)
         seen = [(spec, asked.batch_size) for spec, _ in seen]
     return sorted(set(seen), key=lambda pair: (pair[1], pair[0].num_draft_tokens, pair[0].num_steps, pair[0].topk))
 
@@ -113,39 +121,49 @@ def _spec(measured: MeasuredConfiguration) -> SpecConfig:
 
 
 def _length(
-    model: CostModel, spec: SpecConfig, batch: int, given: float | None
+    model: CostModel, case: tuple[SpecConfig, int, str], given: float | None
 ) -> tuple[AcceptLength | None, LengthBounds | None]:
     if given is not None:
         return AcceptLength(given), None
+    spec, batch, nccl = case
     with_length = [m for m in model.measured if m.accept_length is not None]
-    here = [m for m in with_length if _spec(m) == spec]
-    if here:
-        return _mean_length([m for m in here if m.batch_size == batch] or here), None
+    same = [m for m in with_length if _spec(m) == spec]
+    here = [m for m in same if (m.batch_size, m.nccl) == (batch, nccl)]
+    if same:
+        return _mean_length(here or same, elsewhere=not here), None
     return None, _bounds(spec, with_length)
 
 
-def _mean_length(measured: Iterable[MeasuredConfiguration]) -> AcceptLength:
-    """Mean of what was measured; its error from the spread of several, or a range read as uniform."""
+def _mean_length(measured: Iterable[MeasuredConfiguration], elsewhere: bool) -> AcceptLength:
+    """Mean of what was measured; its error from the spread of several, or from their own errors."""
     measured = tuple(measured)
     values = np.array([m.accept_length for m in measured], dtype=float)
-    ranges = [m.accept_length_range for m in measured if m.accept_length_range is not None]
-    within = np.mean([(high - low) ** 2 / 12 for low, high in ranges]) if ranges else 0.0
-    between = values.var(ddof=1) if values.size > 1 else 0.0
+    own = [m.accept_length_error for m in measured if m.accept_length_error is not None]
+    within = float(np.mean(np.square(own))) / values.size if own else 0.0
+    between = float(values.var(ddof=1)) / values.size if values.size > 1 else 0.0
     runs = tuple(run for m in measured for run in m.runs)
-    return AcceptLength(float(values.mean()), float(np.sqrt((within + between) / values.size)), runs)
+    error = max(within, between) ** 0.5
+    return AcceptLength(float(values.mean()), error, runs, elsewhere, error > 0)
 
 
 def _bounds(spec: SpecConfig, measured: Iterable[MeasuredConfiguration]) -> LengthBounds | None:
-    """The tightest bounds that another chain's accept length gives (eq. 18); trees give none."""
-    steps = int(spec.num_steps)
-    if spec.topk != 1:
+    """What other chains' accept lengths leave possible (eq. 18), all of them together; trees give none.
+
+    None, too, where they contradict each other, as noisy lengths can.
+    """
+    if spec.topk != 1 or not method_named(spec.method).steps_bound_length:
         return None
+    steps = int(spec.num_steps)
     found = [
         LengthBounds(*accept_length_bounds(m.accept_length, m.num_steps, steps), m.runs, m.num_draft_tokens)
         for m in measured
         if m.topk == 1 and m.accept_length is not None and m.method == spec.method
     ]
-    return min(found, key=lambda b: b.high - b.low, default=None)
+    if not found:
+        return None
+    low, high = max(b.low for b in found), min(b.high for b in found)
+    closest = min(found, key=lambda b: b.high - b.low)
+    return replace(closest, low=low, high=high) if low <= high else None
 
 
 # -- answering ------------------------------------------------------------------------------------------------------
@@ -162,7 +180,7 @@ def predictions(model: CostModel, asked: Asked) -> tuple[list[tuple[Case, Predic
         workload = Workload(case.batch_size)
         return [(case, predict(model, case.spec, workload, case.accept_length.value, case.nccl))]
 
-    return _each(cases(model, asked), answer, asked.nccl is not None)
+    return _each(cases(model, asked), answer)
 
 
 def break_evens(
@@ -191,14 +209,14 @@ def break_evens(
         others = [s.label for s in model.settings if s.decode_batches and s.label not in taken]
         return [first, *(against(case, other) for other in others)]
 
-    rows, unanswered = _each(cases(model, asked), answer, asked.nccl is not None)
+    rows, unanswered = _each(cases(model, asked), answer)
     return sorted(rows, key=lambda row: row[1].mixed != ()), unanswered
 
 
 def _each(
-    asked_cases: tuple[Case, ...], answer: Callable[[Case], list[Answer]], named: bool
+    asked_cases: tuple[Case, ...], answer: Callable[[Case], list[Answer]]
 ) -> tuple[list[Answer], list[Unanswered]]:
-    """Answer every case; unless its setting was asked for by name, one may fail as long as another answers."""
+    """Answer every case; one may fail, and is listed with its reason, as long as another answers."""
     rows: list[Answer] = []
     failed: dict[str, list[str]] = {}
     first: SpecsimError | None = None
@@ -208,6 +226,6 @@ def _each(
         except (MixedSetupError, NotIdentifiedError, ConfigurationError) as error:
             failed.setdefault(str(error), []).append(case.nccl)
             first = first or error
-    if first is not None and (named or not rows):
+    if first is not None and not rows:
         raise first
     return rows, [Unanswered(", ".join(dict.fromkeys(labels)), why) for why, labels in failed.items()]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from specsim.acceptance import AcceptanceLaw, TreeLaw, required_accept_rate
+from specsim.breakeven import Baseline
 from specsim.cost.communication import Estimate
-from specsim.cost.model import CostModel, MeasuredConfiguration
+from specsim.cost.model import CostModel
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
 from specsim.fitting.acceptance import PRIOR_MEDIAN, AcceptanceFit, LengthObservation, fit_acceptance
@@ -33,19 +34,15 @@ def law_from(model: CostModel) -> AcceptanceFit:
     Raises NotIdentifiedError when no run among them has one.
     """
     seen = [
-        LengthObservation(m.num_steps, m.topk, m.num_draft_tokens, m.accept_length, standard_error=_error(m))
+        LengthObservation(
+            m.num_steps, m.topk, m.num_draft_tokens, m.accept_length, standard_error=m.accept_length_error
+        )
         for m in model.measured
         if m.accept_length is not None and m.num_steps > 0 and method_named(m.method).steps_bound_length
     ]
     if not seen:
         raise NotIdentifiedError("no run among these has an accept length: state the accept rate (--accept-rate)")
     return fit_acceptance(seen)
-
-
-def _error(measured: MeasuredConfiguration) -> float | None:
-    """Standard error of a length that was given as a range, read as uniform."""
-    ends = measured.accept_length_range
-    return None if ends is None else (ends[1] - ends[0]) / 12**0.5
 
 
 def assumed_law(accept_rate: float) -> TreeLaw:
@@ -316,32 +313,18 @@ def _lengths(law: AcceptanceLaw, spec: SpecConfig) -> FloatArray:
 
 def _decode(model: CostModel, nccl: str, batch: FloatArray, allow_mixed: bool) -> tuple[Estimate, str]:
     """Plain decode at each batch size (eq. 5), NaN where no baseline serves, and then why."""
+    cycle = _plain_cycle(batch)
     try:
-        return model.decode(_plain_cycle(batch), nccl), ""
+        baseline = Baseline.find(model, cycle, nccl, None, allow_mixed)
     except MixedSetupError as error:
-        why = str(error)
-    stand_in = _stand_in(model, nccl) if allow_mixed else None
-    if stand_in is not None:
-        measured = np.array(model.setting(stand_in).decode_batches)
-        nearest = measured[np.abs(batch[:, None] - measured).argmin(axis=1)]
-        known = model.estimable(model.phase("decode", _plain_cycle(batch), stand_in))
-        return model.decode(_plain_cycle(batch if known.all() else nearest), stand_in), ""
-    estimate = model.phase("decode", _plain_cycle(batch), nccl)
-    known = model.estimable(estimate) & bool(model.setting(nccl).decode_batches)
-    return Estimate(np.where(known, estimate.value, np.nan), np.where(known[:, None], estimate.gradient, 0.0)), why
+        unknown = model.phase("decode", cycle, nccl)
+        return Estimate(np.full_like(unknown.value, np.nan), np.zeros_like(unknown.gradient)), str(error)
+    return baseline.decode, baseline.why
 
 
 def _plain_cycle(batch: FloatArray) -> Cycle:
     one = np.ones_like(batch)
     return Cycle(batch, one, one, one, one, batch)
-
-
-def _stand_in(model: CostModel, nccl: str) -> str | None:
-    """The setting whose baseline serves where mixing is allowed: its own, or the only one there is."""
-    with_baseline = [setting.label for setting in model.settings if setting.decode_batches]
-    if nccl in with_baseline:
-        return nccl
-    return with_baseline[0] if len(with_baseline) == 1 else None
 
 
 def _chunks(plan: Plan) -> list[Chunk]:
@@ -378,7 +361,7 @@ def _log_speedups(plan: Plan, best: IntArray, index: int) -> tuple[FloatArray, d
     width = np.asarray(plan.spec.num_draft_tokens)[best].astype(float)
     one = np.ones_like(width)
     table = Cycle(plan.batch_size, one, one, width, one, one)
-    verify, _ = verify_readings(plan.model, table, plan.settings[index])
+    verify = verify_readings(plan.model, table, plan.settings[index])
     decode, length = plan.decode[index], np.where(best < 0, np.nan, plan.accept_length[best])
 
     def speedup(verified: Estimate) -> Estimate:

@@ -39,7 +39,7 @@ def ratio_interval(
 ) -> tuple[FloatArray, FloatArray]:
     """Fieller's interval of numerator/denominator (eq. 11); `variances` are var n, var d and cov(n, d).
 
-    Elementwise, shape (n,). Where the denominator is not clearly above 0 the interval has no upper end: inf.
+    Elementwise, shape (n,), of quantities that cannot be negative. Where the denominator is not clearly above 0 the interval has no upper end: inf.
     """
     var_n, var_d, cov = (half_width**2 * v for v in variances)
     ratio = numerator / denominator
@@ -51,4 +51,4 @@ def ratio_interval(
         plain = np.sqrt(np.maximum(var_n - 2 * ratio * cov, 0.0)) / denominator
     low = np.where(var_d > 0, exact[0], ratio - plain)
     high = np.where(var_d > 0, exact[1], ratio + plain)
-    return np.where(g < 1, low, 0.0), np.where(g < 1, high, np.inf)
+    return np.where(g >= 1, 0.0, np.maximum(low, 0.0)), np.where(g >= 1, np.inf, high)

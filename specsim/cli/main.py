@@ -42,6 +42,11 @@ class _Commands(click.Group):
         except SpecsimError as error:
             click.echo("\n".join(f"specsim: {line}" for line in str(error).splitlines()), err=True)
             ctx.exit(2)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            click.echo(f"specsim: the output cannot be written ({error.strerror})", err=True)
+            ctx.exit(2)
 
 
 @click.group(

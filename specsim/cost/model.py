@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +13,12 @@ import numpy as np
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
 from specsim.cost.terms import BY_SETTING, TERMS, Cycle
 from specsim.errors import MixedSetupError, NotIdentifiedError, UnknownSettingError
-from specsim.quantities import BoolArray, FloatArray, Setup
+from specsim.quantities import BoolArray, FloatArray, Setup, is_legal
 
 _ESTIMABLE = 1e-7  # relative part of a question that may lie outside what the runs span: rounding, not doubt
 
 Span = tuple[float, float]
-Measured = Literal["verify_tokens", "batch_size", "num_steps", "topk"]
+Measured = Literal["verify_tokens", "batch_size", "num_steps", "topk", "context_len"]
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,19 @@ class NcclSetting:
     """A communication setting: its label, environment, and where it was measured.
 
     `verify_tokens` are the widths T = B·N of its cycles, `decode_batches` the batch sizes of its baselines.
+    `whole_cycles` says that its verify coefficients hold the whole cycle, since nothing tells the rest apart.
     """
 
     label: str
     environment: dict[str, str]
     verify_tokens: tuple[float, ...]
     decode_batches: tuple[float, ...]
+    whole_cycles: bool = False
 
 
 @dataclass(frozen=True)
 class MeasuredConfiguration:
-    """A speculative configuration that was run, with the accept length seen there, if any, as (low, high)."""
+    """A speculative configuration that was run, with the accept length seen there, if any, and its standard error."""
 
     num_steps: int
     topk: int
@@ -70,7 +73,7 @@ class MeasuredConfiguration:
     batch_size: int
     nccl: str
     accept_length: float | None
-    accept_length_range: Span | None
+    accept_length_error: float | None
     runs: tuple[str, ...]
 
 
@@ -91,6 +94,8 @@ class Readings:
     by_name: dict[str, Estimate]
     read: BoolArray
     """Where the width was not measured under the setting, so that the readings differ; shape (n,)."""
+    open_because: str
+    """Why the runs leave some of the n open (NaN); empty where they leave none."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +126,8 @@ class CostModel:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        count = len(self.coefficients)
-        if [len(row) for row in self.covariance] != [count] * count:
-            raise ValueError(f"covariance is not {count} by {count}, one row and column a coefficient")
-        if any(len(row) != count for row in self.blind):
-            raise ValueError(f"blind has rows that are not {count} long, one entry a coefficient")
-        self.setting(self.reference)
+        for problem in _problems(self):
+            raise ValueError(problem)
 
     # -- looking things up -------------------------------------------------------------------------------
 
@@ -172,15 +173,40 @@ class CostModel:
         determined: BoolArray = (outside <= _ESTIMABLE * scale).all(axis=1)
         return determined
 
-    def beyond(self, cycle: Cycle) -> dict[Measured, BoolArray]:
-        """Where the cycles lie outside what was measured (eq. 14): a mask of shape (n,) by what was exceeded."""
-        counts: dict[Measured, FloatArray] = {
+    def beyond(self, cycle: Cycle, nccl: str | None = None) -> dict[str, BoolArray]:
+        """Where cycles lie outside what was measured (eq. 14): a mask of shape (n,) by what was exceeded.
+
+        Verify widths are judged by the setting's own where it has two or more, else with the reference's.
+        """
+        counts = {
             "verify_tokens": cycle.verify_tokens,
             "batch_size": cycle.batch_size,
             "num_steps": cycle.num_steps,
             "topk": cycle.topk,
         }
-        return {name: (counts[name] < low) | (counts[name] > high) for name, (low, high) in self.ranges.items()}
+        spans = {name: self.span(name, nccl) for name in counts}
+        return {name: (counts[name] < low) | (counts[name] > high) for name, (low, high) in spans.items()}
+
+    def beyond_decode(self, cycle: Cycle, nccl: str) -> BoolArray:
+        """Where plain decode lies outside the batch sizes that its baselines were measured at; shape (n,)."""
+        low, high = self.span("decode_batch_size", nccl)
+        return np.asarray((cycle.batch_size < low) | (cycle.batch_size > high))
+
+    def span(self, name: str, nccl: str | None) -> Span:
+        """Lowest and highest measured value of a count, under a setting where that matters (eq. 14)."""
+        if name == "verify_tokens" and nccl is not None:
+            widths = self.setting(nccl).verify_tokens
+            if len(widths) < 2:
+                widths = (*widths, *self.setting(self.reference).verify_tokens)
+            return (min(widths), max(widths)) if widths else (np.inf, -np.inf)
+        if name == "decode_batch_size":
+            batches = self.setting(nccl or self.reference).decode_batches
+            return (min(batches), max(batches)) if batches else (np.inf, -np.inf)
+        return next((span for key, span in self.ranges.items() if key == name), (np.inf, -np.inf))
+
+    def lower_bound(self, nccl: str) -> bool:
+        """Whether cycles under a setting lack phases that no run measured."""
+        return bool(self.unmeasured_phases) and not self.setting(nccl).whole_cycles
 
     # -- phases of a cycle ---------------------------------------------------------------------------------
 
@@ -191,54 +217,60 @@ class CostModel:
     def verify(self, cycle: Cycle, nccl: str) -> Readings:
         """Verify time under a setting (eq. 2), by the readings of section 6 where the width was not measured.
 
-        Raises NotIdentifiedError when neither the setting nor the reference setting can say it.
+        NaN where neither the setting nor the reference setting can say it; raises NotIdentifiedError where that
+        is everywhere.
         """
         setting = self.setting(nccl)
         own = self.phase("verify", cycle, nccl)
-        known = self.estimable(own) if setting.verify_tokens else np.zeros(cycle.batch_size.size, dtype=bool)
+        known = self.estimable(own) & bool(setting.verify_tokens)
         if known.all():
-            return Readings(own, {"measured": own}, ~known)
-        readings = self._read_against_reference(cycle, setting)
-        mixed = {name: _choose(known, own, estimate) for name, estimate in readings.items()}
-        return Readings(_middle(tuple(mixed.values())), mixed, ~known)
-
-    def _read_against_reference(self, cycle: Cycle, setting: NcclSetting) -> dict[str, Estimate]:
+            return Readings(own, {"measured": own}, ~known, "")
         reference = self.phase("verify", cycle, self.reference)
-        if setting.label == self.reference or not self.estimable(reference).all():
-            raise NotIdentifiedError(self._one_width(setting, cycle))
-        saved_in_decode = self._decode_pair(setting)
-        if setting.verify_tokens:
-            width = setting.verify_tokens[0]
-            pair = (self._verify_at(width, setting.label), self._verify_at(width, self.reference))
-        elif saved_in_decode:
-            pair = saved_in_decode[1:]
-        else:
-            raise NotIdentifiedError(
-                f"nothing under NCCL setting {setting.label!r} compares with {self.reference!r}:"
-                " measure a verify time, or the baseline, under both"
-            )
-        readings = {"ratio": ratio_reading(reference, *pair), "shift": shift_reading(reference, *pair)}
-        if setting.verify_tokens and saved_in_decode and saved_in_decode[0] != width:
-            narrow = (saved_in_decode[0], saved_in_decode[1] - saved_in_decode[2])
-            readings["affine"] = affine_reading(reference, cycle.verify_tokens, narrow, (width, pair[0] - pair[1]))
-        return readings
+        readable = self.estimable(reference) & (nccl != self.reference)
+        why = "" if (known | readable).all() else self._one_width(setting, cycle.verify_tokens[~known & ~readable])
+        readings = {"measured": own}
+        if (readable & ~known).any():
+            readings, why = self._read(reference, cycle, setting) or (readings, self._nothing_common(setting))
+            readable = readable & (list(readings) != ["measured"])
+        if not (known | readable).any():
+            raise NotIdentifiedError(why)
+        told = known | readable
+        mixed = {name: _where(known, own, _where(told, read, _nowhere(own))) for name, read in readings.items()}
+        return Readings(_middle(tuple(mixed.values())), mixed, ~known, why)
 
-    def _verify_at(self, tokens: float, nccl: str) -> Estimate:
-        estimate = self.phase("verify", _cycle_of_tokens(tokens), nccl)
-        if not self.estimable(estimate).all():
-            raise NotIdentifiedError(f"verify time at {tokens:g} tokens under NCCL setting {nccl!r} is not measured")
-        return estimate
+    def _read(self, reference: Estimate, cycle: Cycle, setting: NcclSetting) -> tuple[dict[str, Estimate], str] | None:
+        """The readings that the runs allow of a setting, None where nothing is common with the reference."""
+        batches = [b for b in setting.decode_batches if b in self.setting(self.reference).decode_batches]
+        decode = [(batch, *self._pair("decode", batch, setting.label)) for batch in batches]
+        verify = [(width, *self._pair("verify", width, setting.label)) for width in setting.verify_tokens[:1]]
+        if verify and not self.estimable(verify[0][2]).all():
+            verify = []
+        pairs = [*decode[: 1 if verify else None], *verify]
+        if not pairs:
+            return None
+        tokens, under_setting, under_reference = pairs[-1]
+        readings = {
+            "ratio": ratio_reading(reference, under_setting, under_reference),
+            "shift": shift_reading(reference, under_setting, under_reference),
+        }
+        if pairs[0][0] != tokens:
+            narrow, wide = ((t, s - r) for t, s, r in (pairs[0], pairs[-1]))
+            readings["affine"] = affine_reading(reference, cycle.verify_tokens, narrow, wide)
+        return readings, ""
 
-    def _decode_pair(self, setting: NcclSetting) -> tuple[float, Estimate, Estimate] | None:
-        """(batch, t_s, t_r) at the smallest batch whose baseline was measured under both settings."""
-        for batch in setting.decode_batches:
-            if batch in self.setting(self.reference).decode_batches:
-                cycle = _cycle_of_tokens(batch)
-                return batch, self.phase("decode", cycle, setting.label), self.phase("decode", cycle, self.reference)
-        return None
+    def _pair(self, phase: str, tokens: float, nccl: str) -> tuple[Estimate, Estimate]:
+        """A phase at so many tokens under a setting and under the reference."""
+        cycle = _cycle_of_tokens(tokens)
+        return self.phase(phase, cycle, nccl), self.phase(phase, cycle, self.reference)
 
-    def _one_width(self, setting: NcclSetting, cycle: Cycle) -> str:
-        asked = ", ".join(f"{t:g}" for t in np.unique(cycle.verify_tokens)[:4])
+    def _nothing_common(self, setting: NcclSetting) -> str:
+        return (
+            f"nothing under NCCL setting {setting.label!r} compares with {self.reference!r}:"
+            " measure a verify time at one width, or the baseline, under both"
+        )
+
+    def _one_width(self, setting: NcclSetting, tokens: FloatArray) -> str:
+        asked = ", ".join(f"{t:g}" for t in np.unique(tokens)[:4])
         if not setting.verify_tokens:
             return f"no cycle was measured under NCCL setting {setting.label!r}, so verify at {asked} tokens is open"
         have = ", ".join(f"{t:g}" for t in setting.verify_tokens)
@@ -252,21 +284,26 @@ class CostModel:
     def decode(self, cycle: Cycle, nccl: str) -> Estimate:
         """Plain decode step at the cycle's batch sizes (eq. 5); never read off verify.
 
-        Raises MixedSetupError when no baseline under this setting and batch size was measured.
+        NaN where no baseline under this setting tells that batch size; raises MixedSetupError where none tells
+        any, naming the field that a baseline would have to share.
         """
         setting = self.setting(nccl)
         if not setting.decode_batches:
             raise MixedSetupError(self._no_baseline(nccl), ("nccl",))
         estimate = self.phase("decode", cycle, nccl)
-        if not self.estimable(estimate).all():
-            asked = ", ".join(f"{b:g}" for b in np.unique(cycle.batch_size)[:4])
-            have = ", ".join(f"{b:g}" for b in setting.decode_batches)
-            raise MixedSetupError(
-                f"the baseline under NCCL setting {nccl!r} was measured at batch_size {have}, asked is {asked}:"
-                " measure it at that batch_size, or allow a mixed comparison (--allow-mixed)",
-                ("batch_size",),
-            )
-        return estimate
+        known = self.estimable(estimate)
+        if not known.any():
+            raise MixedSetupError(self.no_baseline_at(cycle, nccl), ("batch_size",))
+        return estimate if known.all() else _where(known, estimate, _nowhere(estimate))
+
+    def no_baseline_at(self, cycle: Cycle, nccl: str) -> str:
+        """Why a setting's baselines do not tell some of the cycles' batch sizes."""
+        have = self.setting(nccl).decode_batches
+        asked = ", ".join(f"{b:g}" for b in np.setdiff1d(cycle.batch_size, have)[:4])
+        return (
+            f"the baseline under NCCL setting {nccl!r} was measured at batch_size {', '.join(f'{b:g}' for b in have)},"
+            f" asked is {asked}: measure it at that batch_size"
+        )
 
     def _no_baseline(self, nccl: str) -> str:
         have = ", ".join(repr(s.label) for s in self.settings if s.decode_batches)
@@ -276,7 +313,7 @@ class CostModel:
             )
         return (
             f"no plain-decode baseline under NCCL setting {nccl!r} (there is one under {have}): measure one under the"
-            " same nccl, or allow a mixed comparison (--allow-mixed)"
+            " same nccl"
         )
 
     # -- files -----------------------------------------------------------------------------------------------
@@ -301,8 +338,13 @@ def _cycle_of_tokens(tokens: float) -> Cycle:
     return Cycle(count, one, one, one, one, count)
 
 
-def _choose(known: BoolArray, own: Estimate, read: Estimate) -> Estimate:
-    return Estimate(np.where(known, own.value, read.value), np.where(known[:, None], own.gradient, read.gradient))
+def _where(mask: BoolArray, yes: Estimate, no: Estimate) -> Estimate:
+    return Estimate(np.where(mask, yes.value, no.value), np.where(mask[:, None], yes.gradient, no.gradient))
+
+
+def _nowhere(like: Estimate) -> Estimate:
+    """Unknown values; their gradient is 0, so that only the value says so."""
+    return Estimate(np.full_like(like.value, np.nan), np.zeros_like(like.gradient))
 
 
 def _middle(readings: tuple[Estimate, ...]) -> Estimate:
@@ -313,3 +355,47 @@ def _middle(readings: tuple[Estimate, ...]) -> Estimate:
     low, high = order[(len(readings) - 1) // 2], order[len(readings) // 2]
     at = np.arange(values.shape[1])
     return Estimate((values[low, at] + values[high, at]) / 2, (gradients[low, at] + gradients[high, at]) / 2)
+
+
+# -- what a model must be, whoever made it -----------------------------------------------------------------------
+
+
+def _problems(model: CostModel) -> Iterator[str]:
+    """What is wrong with a model, in sentences; a fit gives none, a damaged file may."""
+    count, labels = len(model.coefficients), [s.label for s in model.settings]
+    if [len(row) for row in model.covariance] != [count] * count:
+        yield f"covariance is not {count} by {count}, one row and column a coefficient"
+        return
+    if any(len(row) != count for row in model.blind):
+        yield f"blind has rows that are not {count} long, one entry a coefficient"
+        return
+    if model.reference not in labels or len(set(labels)) != len(labels):
+        yield f"settings must be distinct and hold the reference {model.reference!r}; they are {', '.join(labels)}"
+    known = {term.name for term in TERMS}
+    for c in model.coefficients:
+        if c.name not in known or c.nccl not in (None, *labels):
+            yield f"coefficients: {c.name!r} under NCCL setting {c.nccl!r} is no term of this model"
+        if not (0 <= c.value < np.inf and 0 <= c.standard_error < np.inf):
+            yield f"coefficients: {c.name} and its standard error must be finite and at least 0"
+    if not np.isfinite(model.covariance_matrix).all() or (np.diag(model.covariance_matrix) < 0).any():
+        yield "covariance must be finite, with no negative variance"
+    if not (0 <= model.noise.relative < np.inf) or model.noise.residual_dof < 0:
+        yield "noise must be finite and at least 0, and residual_dof at least 0"
+    yield from _problems_of_what_was_measured(model, labels)
+
+
+def _problems_of_what_was_measured(model: CostModel, labels: list[str]) -> Iterator[str]:
+    for setting in model.settings:
+        for phase, measured in (("verify", setting.verify_tokens), ("decode", setting.decode_batches)):
+            if measured and min(measured) <= 0:
+                yield f"settings: {setting.label} was measured at {min(measured)} tokens or requests"
+            own = [c.value for c in model.coefficients if c.phase == phase and c.nccl == setting.label]
+            if measured and not sum(own) > 0:
+                yield f"coefficients: {phase} under {setting.label} takes no time"
+    if any(not low <= high for low, high in model.ranges.values()):
+        yield "ranges must run from low to high"
+    for m in model.measured:
+        if not is_legal(m.num_steps, m.topk, m.num_draft_tokens, m.method) or m.batch_size < 1 or m.nccl not in labels:
+            yield f"measured: {', '.join(m.runs)} is no legal configuration, batch size and setting of this model"
+        elif m.accept_length is not None and not 1 <= m.accept_length <= m.num_draft_tokens:
+            yield f"measured: accept_length {m.accept_length} of {', '.join(m.runs)} is not possible"

@@ -26,7 +26,7 @@ def read(kind: type[Stored], path: Path) -> Stored:
         body = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError([Fault(str(path), "", f"cannot be read ({error.strerror})", "")]) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             [Fault(str(path), "", f"is not JSON ({error})", "a model is what 'specsim fit -o' writes")]
         ) from None

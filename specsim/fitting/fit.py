@@ -12,14 +12,16 @@ from specsim.cost.terms import BY_SETTING, PHASES, TERMS, Cycle, Term
 from specsim.errors import NotIdentifiedError, SpecsimError
 from specsim.fitting.least_squares import Solution, solve
 from specsim.fitting.notes import notes
-from specsim.fitting.observations import Observation, observations
-from specsim.quantities import FloatArray
+from specsim.fitting.observations import Observation, observations, resolution
+from specsim.quantities import FloatArray, Setup
 from specsim.runs.like_for_like import require_like_for_like, shared_setup
 from specsim.runs.run import Run, RunSet
 
 ASSUMED_NOISE = 0.01
 """Relative timing noise of a measurement where the runs cannot tell it. The campaign's two instruments differ
 by 0.9% on one configuration; the same cell measured in other sessions on one H100 differed by 0.3 to 0.9%."""
+
+_NOISE_ROUNDS = 6  # a range's weight and the noise settle to 0.1% of each other in four
 
 _INFLUENCES = 1e-6  # share of the largest influence below which a row only touches a coefficient by rounding
 
@@ -78,14 +80,16 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
     everything = tuple(runs.runs if isinstance(runs, RunSet) else runs)
     fitted = tuple(run for run in everything if not run.excluded and _has_configuration(run))
     mixed = require_like_for_like(fitted, allow_mixed)
-    seen = observations(fitted)
+    setup = shared_setup(fitted)
+    seen = observations(fitted, setup.engine)
     if not seen:
         raise NotIdentifiedError(
             "no run states a time: give verify_ms, cycle_ms or decode_ms, or output_tok_s (with accept_length)"
         )
     columns, folded = _told_apart(_columns(seen), seen, noise)
-    problem = _Problem(fitted, seen, columns, _solve(columns, seen, noise))
-    model = replace(_model(problem, noise), mixed=mixed)
+    solution, judged = _solved(columns, seen, noise)
+    problem = _Problem(fitted, seen, columns, solution)
+    model = replace(_model(problem, judged), mixed=mixed, setup=setup)
     model = replace(model, notes=notes(model, fitted, seen, _at_zero(problem), folded))
     left_out = tuple(run for run in everything if run.excluded)
     return Fit(model, _residuals(problem), left_out)
@@ -119,17 +123,21 @@ def _told_apart(
     columns: tuple[_Column, ...], seen: tuple[Observation, ...], noise: float
 ) -> tuple[tuple[_Column, ...], tuple[str, ...]]:
     """Fold terms beside verify and decode that these runs cannot tell from earlier ones into those; name them."""
-    kept = _solve(columns, seen, noise).kept
+    kept = _solved(columns, seen, noise)[0].kept
     stays = [bool(told) or column.term.phase in BY_SETTING for column, told in zip(columns, kept, strict=True)]
     folded = tuple(column.term.name for column, stay in zip(columns, stays, strict=True) if not stay)
     return tuple(column for column, stay in zip(columns, stays, strict=True) if stay), folded
 
 
 def _is_candidate(term: Term, alone: frozenset[str], whole: bool) -> bool:
-    """A phase that no run measured alone counts as part of 'other', or of its cycle, but for the draft forwards."""
+    """A phase that no run timed alone is what whole cycles have beside the timed ones: other, or extend with other timed.
+
+    Draft forwards are tried all the same, since they tell cycles of different depth apart.
+    """
     if term.phase in alone:
         return True
-    return whole and (term.name == "draft_per_forward_ms" or (term.phase == "other" and "verify" in alone))
+    beside = "extend" if {"verify", "draft", "other"} <= alone else "other"
+    return whole and (term.name == "draft_per_forward_ms" or (term.phase == beside and "verify" in alone))
 
 
 def _measured_alone(seen: Iterable[Observation]) -> frozenset[str]:
@@ -140,9 +148,31 @@ def _settings(seen: Iterable[Observation]) -> tuple[str, ...]:
     return tuple(sorted({o.nccl for o in seen}))
 
 
-def _solve(columns: tuple[_Column, ...], seen: tuple[Observation, ...], noise: float) -> Solution:
-    spread = np.array([o.relative_spread for o in seen])
-    return solve(_features(columns, seen), np.array([o.time_ms for o in seen]), np.hypot(1.0, spread / noise))
+def _solved(columns: tuple[_Column, ...], seen: tuple[Observation, ...], assumed: float) -> tuple[Solution, Noise]:
+    """The solution, and the noise of a plain measurement that it was weighted with.
+
+    A range's own spread counts beside that noise, so where residuals tell the noise the two are found in turns.
+    """
+    features, times = _features(columns, seen), np.array([o.time_ms for o in seen])
+    spread, finest = np.array([o.relative_spread for o in seen]), resolution(seen)
+    noise = Noise(assumed, True, 0)
+    for _ in range(_NOISE_ROUNDS if spread.any() else 2):
+        used = max(noise.relative, np.finfo(float).eps)
+        solution = solve(features, times, np.hypot(1.0, spread / used))
+        noise = _noise(solution, used, assumed, finest)
+    return solution, noise
+
+
+def _noise(solution: Solution, used: float, assumed: float, finest: float) -> Noise:
+    """Noise from residuals where there are degrees of freedom, never below what rounding leaves; else as assumed.
+
+    Without degrees of freedom residuals only show figures that contradict each other, and count where they exceed
+    what is assumed.
+    """
+    squares, dof = float(solution.residuals @ solution.residuals), solution.degrees_of_freedom
+    if dof == 0:
+        return Noise(max(assumed, (squares / solution.residuals.size) ** 0.5), True, 0)
+    return Noise(max((squares / dof) ** 0.5, finest), False, dof)
 
 
 def _features(columns: tuple[_Column, ...], seen: tuple[Observation, ...]) -> FloatArray:
@@ -161,38 +191,34 @@ def _features(columns: tuple[_Column, ...], seen: tuple[Observation, ...]) -> Fl
 # -- from the solution to the model ----------------------------------------------------------------------------
 
 
-def _model(problem: _Problem, assumed: float) -> CostModel:
+def _model(problem: _Problem, noise: Noise) -> CostModel:
     fitted, seen, columns, solution = problem.runs, problem.seen, problem.columns, problem.solution
-    noise = _noise(solution, assumed)
     covariance = solution.unit_covariance * noise.relative**2
     coefficients = tuple(_coefficient(column, index, problem, covariance) for index, column in enumerate(columns))
     settings = _nccl_settings(fitted, seen)
     alone, whole = _measured_alone(seen), any(o.phases == PHASES for o in seen)
+    beside = any(column.term.phase in PHASES[1:] for column in columns)
+    rest_told = whole and (beside or "verify" not in alone)
+    if whole and not rest_told:
+        settings = tuple(replace(s, whole_cycles=_has_whole(seen, s.label)) for s in settings)
     return CostModel(
-        setup=shared_setup(fitted),
+        setup=Setup(),
         coefficients=coefficients,
         covariance=tuple(tuple(float(v) for v in row) for row in covariance),
         blind=tuple(tuple(float(v) for v in row) for row in solution.blind),
         settings=settings,
-        reference=max(settings, key=lambda s: (len(s.verify_tokens), len(s.decode_batches))).label,
+        reference=min(settings, key=lambda s: (-len(s.verify_tokens), -len(s.decode_batches), s.label)).label,
         noise=noise,
-        ranges=_ranges(seen),
+        ranges=_ranges(fitted, seen),
         measured_phases=tuple(phase for phase in (*PHASES, "decode") if phase in alone),
-        unmeasured_phases=() if whole else tuple(phase for phase in PHASES if phase not in alone),
+        unmeasured_phases=() if rest_told else tuple(phase for phase in PHASES if phase not in alone),
         measured=_measured_configurations(fitted),
     )
 
 
 def _at_zero(problem: _Problem) -> tuple[str, ...]:
-    bound = problem.solution.kept & ~problem.solution.free
-    return tuple(column.term.name for column, held in zip(problem.columns, bound, strict=True) if held)
-
-
-def _noise(solution: Solution, assumed: float) -> Noise:
-    dof = solution.degrees_of_freedom
-    if dof == 0:
-        return Noise(assumed, True, 0)
-    return Noise(float(np.sqrt(solution.residuals @ solution.residuals / dof)), False, dof)
+    held = problem.solution.held
+    return tuple(column.term.name for column, at_zero in zip(problem.columns, held, strict=True) if at_zero)
 
 
 def _coefficient(column: _Column, index: int, problem: _Problem, covariance: FloatArray) -> Coefficient:
@@ -231,17 +257,22 @@ def _nccl_settings(fitted: tuple[Run, ...], seen: tuple[Observation, ...]) -> tu
     )
 
 
-def _ranges(seen: tuple[Observation, ...]) -> dict[Measured, Span]:
+def _has_whole(seen: tuple[Observation, ...], label: str) -> bool:
+    return any(o.phases == PHASES and o.nccl == label for o in seen)
+
+
+def _ranges(runs: tuple[Run, ...], seen: tuple[Observation, ...]) -> dict[Measured, Span]:
+    """What was measured, lowest and highest; steps where anything beside verify was, if it was."""
     cycles = [o for o in seen if "decode" not in o.phases]
-    if not cycles:
-        return {}
+    drafted = [o for o in cycles if o.phases != ("verify",)] or cycles
     counts: dict[Measured, list[float]] = {
         "verify_tokens": [o.verify_tokens for o in cycles],
         "batch_size": [float(o.cycle.batch_size[0]) for o in cycles],
-        "num_steps": [float(o.cycle.num_steps[0]) for o in cycles],
+        "num_steps": [float(o.cycle.num_steps[0]) for o in drafted],
         "topk": [float(o.cycle.topk[0]) for o in cycles],
+        "context_len": [float(run.workload.context_len) for run in runs if run.workload.context_len is not None],
     }
-    return {name: (min(values), max(values)) for name, values in counts.items()}
+    return {name: (min(values), max(values)) for name, values in counts.items() if values}
 
 
 def _measured_configurations(fitted: tuple[Run, ...]) -> tuple[MeasuredConfiguration, ...]:
@@ -251,7 +282,6 @@ def _measured_configurations(fitted: tuple[Run, ...]) -> tuple[MeasuredConfigura
 def _measured_configuration(run: Run) -> MeasuredConfiguration:
     assert run.spec is not None
     length = run.figures.get("accept_length")
-    ranged = (length.low, length.high) if length and length.low is not None and length.high is not None else None
     return MeasuredConfiguration(
         int(run.spec.num_steps),
         int(run.spec.topk),
@@ -260,7 +290,7 @@ def _measured_configuration(run: Run) -> MeasuredConfiguration:
         int(run.workload.batch_size),
         run.nccl,
         length.best if length else None,
-        ranged,
+        run.accept_length_error,
         (run.id,),
     )
 

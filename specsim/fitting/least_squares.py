@@ -9,22 +9,23 @@ import numpy as np
 from specsim.quantities import BoolArray, FloatArray
 
 _SAME_DIRECTION = 1e-8  # a column this close to those before it (relative) is told apart by rounding only
-_NEGATIVE = -1e-10  # a coefficient below this share of a measured time is negative, not rounded
+_NEGATIVE = 1e-9  # a coefficient this far below zero, as a share of a measured time, is negative, not rounded
+_REWEIGHTINGS = 3  # from measured to fitted times; a fourth changes a fit at 10% noise by less than 0.1%
 
 
 @dataclass(frozen=True)
 class Solution:
     """The fit of n rows to p columns.
 
-    `kept` are the columns told apart from those before them, `free` those of them off the bound at zero;
-    `residuals` are (measured − fitted)/measured divided by the row's noise; `unit_covariance` is the
-    coefficients' covariance for a relative noise of 1 a measurement; `influence` (p, n) is ∂θ/∂measured,
-    `blind` (q, p) spans the directions that no row sees.
+    `kept` are the columns told apart from those before them, `held` those of them that the rows would rather have
+    negative and the bound holds at zero; `residuals` are (measured − fitted)/fitted over the row's noise ratio;
+    `unit_covariance` is the coefficients' covariance, without the bound, for a relative noise of 1 a measurement;
+    `influence` (p, n) is ∂θ/∂measured; `blind` (q, p) spans the directions that no row sees.
     """
 
     values: FloatArray
     kept: BoolArray
-    free: BoolArray
+    held: BoolArray
     residuals: FloatArray
     unit_covariance: FloatArray
     influence: FloatArray
@@ -37,29 +38,34 @@ class Solution:
 
 
 def solve(features: FloatArray, times: FloatArray, noise_ratio: FloatArray) -> Solution:
-    """Minimise Σ ((xᵢ·θ − tᵢ)/(tᵢ·rᵢ))² over θ ≥ 0 (eq. 12).
+    """Minimise Σ ((xᵢ·θ − tᵢ)/(x̂ᵢ·rᵢ))² over θ ≥ 0 (eq. 12), x̂ᵢ the fitted time.
 
     `features` (n, p) with columns in the order of preference, `times` (n,) [ms] > 0, `noise_ratio` (n,) ≥ 1 is
-    a row's relative noise over that of a plain measurement.
+    a row's relative noise over that of a plain measurement. Residuals are relative to the fitted time, found by
+    reweighting: relative to the measured one, low readings would weigh most and pull the fit down.
     """
-    weight = 1.0 / (times * noise_ratio)
+    fitted = times
+    for _ in range(1 + _REWEIGHTINGS):
+        solution = _solve_weighted(features, times, 1.0 / (fitted * noise_ratio))
+        fitted = np.maximum(features @ solution.values, np.finfo(float).tiny)
+    return solution
+
+
+def _solve_weighted(features: FloatArray, times: FloatArray, weight: FloatArray) -> Solution:
     rows = features * weight[:, None]
     norms = np.linalg.norm(rows, axis=0)
     scale = np.where(norms > 0, norms, 1.0)
-    scaled = rows / scale
+    scaled, target = rows / scale, times * weight
     kept = _distinct(scaled)
-    target = times * weight
-    values = np.zeros(features.shape[1])
-    values[kept] = _non_negative(scaled[:, kept], target)
-    free = values > 0
-    inverse = np.linalg.pinv(scaled[:, free])
+    values, held = np.zeros(kept.size), np.zeros(kept.size, dtype=bool)
+    values[kept], held[kept] = _non_negative(scaled[:, kept], target)
+    inverse = np.linalg.pinv(scaled[:, kept])
     influence = np.zeros(features.T.shape)
-    influence[free] = inverse * weight / scale[free, None]
-    covariance = np.zeros((free.size, free.size))
-    covariance[np.ix_(free, free)] = inverse @ inverse.T / np.outer(scale[free], scale[free])
-    return Solution(
-        values / scale, kept, free, target - scaled @ values, covariance, influence, _null_rows(scaled) / scale
-    )
+    influence[kept] = inverse * weight / scale[kept, None]
+    covariance = np.zeros((kept.size, kept.size))
+    covariance[np.ix_(kept, kept)] = inverse @ inverse.T / np.outer(scale[kept], scale[kept])
+    residuals = target - scaled @ values
+    return Solution(values / scale, kept, held, residuals, covariance, influence, _null_rows(scaled) / scale)
 
 
 def _distinct(columns: FloatArray) -> BoolArray:
@@ -76,15 +82,18 @@ def _distinct(columns: FloatArray) -> BoolArray:
     return kept
 
 
-def _non_negative(columns: FloatArray, target: FloatArray) -> FloatArray:
-    """The unconstrained optimum is the constrained one when nothing in it is negative; else Lawson–Hanson."""
+def _non_negative(columns: FloatArray, target: FloatArray) -> tuple[FloatArray, BoolArray]:
+    """The optimum, and which coefficients the bound holds there.
+
+    The unconstrained optimum is the constrained one when nothing in it is negative; else Lawson–Hanson.
+    """
     plain = np.asarray(np.linalg.lstsq(columns, target, rcond=None)[0], dtype=np.float64)
-    if (plain >= _NEGATIVE).all():
-        return np.maximum(plain, 0.0)
+    if (plain >= -_NEGATIVE).all():
+        return np.maximum(plain, 0.0), np.zeros(plain.size, dtype=bool)
     from scipy.optimize import nnls  # here: importing it takes longer than everything else in a small fit
 
     bounded: FloatArray = nnls(columns, target)[0]
-    return bounded
+    return bounded, bounded == 0
 
 
 def _null_rows(columns: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ from specsim.fitting.acceptance import LengthObservation, Observation, SurvivalO
 from specsim.fitting.scaling import ScalingPoint
 from specsim.methods import method_named
 from specsim.quantities import SpecConfig
-from specsim.runs.run import Figure, Run, RunSet
+from specsim.runs.run import Run, RunSet
 
 
 def acceptance_observations(runs: Iterable[Run]) -> tuple[tuple[Observation, ...], tuple[str, ...]]:
@@ -33,9 +33,9 @@ def acceptance_observations(runs: Iterable[Run]) -> tuple[tuple[Observation, ...
 
 def scaling_points(runs: RunSet) -> tuple[ScalingPoint, ...]:
     """Accept lengths by training samples: the file's data_scaling, and runs that state training_samples."""
-    listed = tuple(ScalingPoint(samples, f.best, _error(f), note) for samples, f, note in runs.data_scaling)
+    listed = tuple(ScalingPoint(samples, f.best, f.error, note) for samples, f, note in runs.data_scaling)
     stated = tuple(
-        ScalingPoint(run.training_samples, figure.best, _error(figure), run.note or run.id)
+        ScalingPoint(run.training_samples, figure.best, run.accept_length_error, run.note or run.id)
         for run in runs.runs
         if run.training_samples is not None and (figure := run.figures.get("accept_length")) and not run.excluded
     )
@@ -76,7 +76,7 @@ def _observation(run: Run) -> Iterator[Observation]:
     elif run.counts is not None:
         yield LengthObservation.of(run.counts, *config)
     elif (figure := run.figures.get("accept_length")) is not None:
-        yield LengthObservation(*config, figure.best, standard_error=_error(figure))
+        yield LengthObservation(*config, figure.best, standard_error=run.accept_length_error)
     else:
         yield LengthObservation(*config, _length_from_rate(run, spec))
 
@@ -89,12 +89,3 @@ def _length_from_rate(run: Run, spec: SpecConfig) -> float:
         )
     rate = run.figures["accept_rate"].best
     return float(accept_length_from_rate(rate, spec, run.setup.engine, run.setup.engine_version))
-
-
-def _error(figure: Figure) -> float | None:
-    """Standard error of an accept length: of its repeats, or of a bare range; None where none is known."""
-    if len(figure.repeats) > 1:
-        mean = figure.best
-        count = len(figure.repeats)
-        return float((sum((value - mean) ** 2 for value in figure.repeats) / (count - 1) / count) ** 0.5)
-    return figure.relative_spread * figure.best or None

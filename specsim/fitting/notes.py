@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from specsim.cost.model import CostModel
 from specsim.cost.terms import PHASES
-from specsim.fitting.observations import Observation, sum_mismatch
+from specsim.fitting.observations import Observation, contradictions
+from specsim.methods import ENGINES
 from specsim.runs.run import Run
 
 
@@ -32,6 +33,7 @@ def notes(
 
 
 def _about_noise(model: CostModel, figures: int) -> Iterator[str]:
+    dof = model.noise.residual_dof
     if model.noise.assumed:
         yield (
             f"{figures} figures for as many coefficients leave nothing to judge the fit by: intervals rest on an"
@@ -40,7 +42,7 @@ def _about_noise(model: CostModel, figures: int) -> Iterator[str]:
     else:
         yield (
             f"timing noise {model.noise.relative:.2%} a measurement, from the residuals"
-            f" ({model.noise.residual_dof} degrees of freedom)"
+            f" ({dof} degree{'' if dof == 1 else 's'} of freedom)"
         )
 
 
@@ -62,11 +64,16 @@ def _about_phases(model: CostModel) -> Iterator[str]:
         yield "only whole cycles were timed: their fixed and per-token parts are the cycle's, not verify's alone"
     elif inside:
         yield f"{_joined(inside)} not timed alone: what whole cycles have beside the timed phases is shown as other"
+    bounds = [s.label for s in model.settings if s.verify_tokens and not s.whole_cycles]
     if model.unmeasured_phases and len(model.unmeasured_phases) < len(PHASES):
+        where = "" if len(bounds) == len(model.settings) else f" under NCCL {', '.join(bounds)}"
         yield (
-            f"{_joined(list(model.unmeasured_phases))} not measured, neither alone nor in a whole cycle, and"
-            " counted as 0: cycle times and break-even lengths are lower bounds"
+            f"{_joined(list(model.unmeasured_phases))} not told by these runs{where}, and counted as 0: cycle times and"
+            " break-even lengths there are lower bounds"
         )
+    for setting in model.settings:
+        if setting.whole_cycles:
+            yield f"NCCL {setting.label}: whole cycles only; what is shown as verify there is the cycle"
 
 
 def _about_inputs(model: CostModel, fitted: tuple[Run, ...], seen: tuple[Observation, ...]) -> Iterator[str]:
@@ -79,8 +86,10 @@ def _about_inputs(model: CostModel, fitted: tuple[Run, ...], seen: tuple[Observa
     if silent:
         yield f"batch_size is not stated in {_some(silent)} and taken as 1"
     for run in fitted:
-        if (gap := sum_mismatch(run)) is not None:
-            yield f"{run.id}: its phases add up to {gap:+.1%} of its stated cycle; the phases are fitted"
+        yield from contradictions(run)
+    engine = model.setup.engine
+    if engine is not None and engine.lower() not in ENGINES and "draft" in model.measured_phases:
+        yield f"engine {engine!r} is not known: its draft forwards are counted as one a step"
 
 
 def _joined(names: list[str]) -> str:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 
 from specsim.cost.terms import PHASES, Cycle
 from specsim.quantities import SpecConfig
 from specsim.runs.run import Figure, Run
 
 _SUM_OF_PARTS = 0.02
-"""How far a stated cycle may lie from the sum of its stated phases before it is reported."""
+"""How far two figures of one run that should agree may lie apart before they count as two."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One equation: the phases in `phases` of this cycle took `time_ms`, known to `relative_spread` at best."""
+    """One equation: the phases in `phases` of this cycle took `time_ms`, known to `relative_spread` at best.
+
+    `reading` is the number as it was stated, of which `kind` ("time" or "rate") the digits tell the resolution.
+    """
 
     run: str
     phases: tuple[str, ...]
@@ -24,6 +28,8 @@ class Observation:
     time_ms: float
     relative_spread: float
     implied: bool
+    reading: float
+    kind: str
 
     @property
     def verify_tokens(self) -> float:
@@ -31,40 +37,43 @@ class Observation:
         return float(self.cycle.verify_tokens[0])
 
 
-def observations(runs: Iterable[Run]) -> tuple[Observation, ...]:
-    """Every equation that the runs give, in a stable order."""
-    return tuple(o for run in runs for o in (_cycle_equations(run) if run.speculative else _decode_equations(run)))
+def observations(runs: Iterable[Run], engine: str | None) -> tuple[Observation, ...]:
+    """Every equation that the runs give, in a stable order; draft forwards as one engine counts them for all."""
+    return tuple(o for run in runs for o in (_spec_equations if run.speculative else _decode_equations)(run, engine))
 
 
-def plain_cycle(run: Run) -> Cycle:
-    """The counts of a plain decode step at the run's batch size."""
-    return Cycle.of(SpecConfig(0, 1, 1), run.workload, run.setup.engine)
+def resolution(seen: Iterable[Observation]) -> float:
+    """Relative standard deviation, root mean square, that rounding to the digits as stated leaves in readings.
+
+    Readings of a kind count as printed with as many decimals as the longest of them.
+    """
+    seen = tuple(seen)
+    decimals = {kind: max(_decimals(o.reading) for o in seen if o.kind == kind) for kind in {o.kind for o in seen}}
+    shares = [0.5 * 10.0 ** -decimals[o.kind] / 3**0.5 / o.reading for o in seen]
+    return float((sum(share**2 for share in shares) / len(shares)) ** 0.5)
 
 
-def spec_cycle(run: Run) -> Cycle:
-    """The counts of a run's speculative cycle."""
-    assert run.spec is not None
-    return Cycle.of(run.spec, run.workload, run.setup.engine)
+def _decimals(number: float) -> int:
+    exponent = Decimal(repr(float(number))).normalize().as_tuple().exponent
+    return max(-int(exponent), 0)
 
 
 def step_time(run: Run) -> Figure | None:
     """A baseline's decode step: measured, or B/R from its throughput (eq. 6 at L = 1)."""
-    if "decode_ms" in run.figures:
-        return run.figures["decode_ms"]
-    return _times_from_rate(run, Figure(1.0))
+    return run.figures.get("decode_ms") or time_from_rate(run)
 
 
 def cycle_time(run: Run) -> Figure | None:
     """A speculative run's cycle: measured, or C = B·L/R from throughput and accept length (eq. 6)."""
-    if "cycle_ms" in run.figures:
-        return run.figures["cycle_ms"]
-    length = run.figures.get("accept_length")
-    return _times_from_rate(run, length) if length else None
+    return run.figures.get("cycle_ms") or time_from_rate(run)
 
 
-def _times_from_rate(run: Run, length: Figure) -> Figure | None:
-    rate = run.figures.get("output_tok_s")
-    if rate is None:
+def time_from_rate(run: Run) -> Figure | None:
+    """B·L/R (eq. 6), L = 1 for plain decode; None where throughput or, with speculation, accept length is missing."""
+    rate, length = run.figures.get("output_tok_s"), run.figures.get("accept_length")
+    if not run.speculative:
+        length = Figure(1.0)
+    if rate is None or length is None:
         return None
     tokens = float(run.workload.batch_size) * length.best * 1000.0
     implied = rate.implied or length.implied
@@ -75,37 +84,74 @@ def _times_from_rate(run: Run, length: Figure) -> Figure | None:
     return Figure(repeats=tuple(tokens / r for r in rate.readings), implied=implied)
 
 
-def _decode_equations(run: Run) -> Iterator[Observation]:
+def _decode_equations(run: Run, engine: str | None) -> Iterator[Observation]:
     if (figure := step_time(run)) is not None:
-        yield from _equations(run, ("decode",), plain_cycle(run), figure)
+        yield from _equations(run, ("decode",), _plain_cycle(run, engine), figure)
 
 
-def _cycle_equations(run: Run) -> Iterator[Observation]:
-    cycle = spec_cycle(run)
+def _plain_cycle(run: Run, engine: str | None) -> Cycle:
+    return Cycle.of(SpecConfig(0, 1, 1), run.workload, engine)
+
+
+def _spec_equations(run: Run, engine: str | None) -> Iterator[Observation]:
+    if run.spec is None:
+        return
+    cycle = Cycle.of(run.spec, run.workload, engine)
     for phase in PHASES:
         if (figure := run.figures.get(f"{phase}_ms")) is not None:
             yield from _equations(run, (phase,), cycle, figure)
     if (whole := cycle_time(run)) is not None and not _is_sum_of_parts(run):
         yield from _equations(run, PHASES, cycle, whole)
     if "decode_ms" in run.figures:  # the same server's plain decode, written into the speculative row
-        yield from _equations(run, ("decode",), plain_cycle(run), run.figures["decode_ms"])
-
-
-def _is_sum_of_parts(run: Run) -> bool:
-    """With verify, draft and other all stated, a cycle is their sum and no measurement of its own."""
-    return all(f"{phase}_ms" in run.figures for phase in ("verify", "draft", "other"))
-
-
-def sum_mismatch(run: Run) -> float | None:
-    """Relative gap between a stated cycle and the sum of its stated phases, where it is worth a word."""
-    if "cycle_ms" not in run.figures or not _is_sum_of_parts(run):
-        return None
-    whole = run.figures["cycle_ms"].best
-    parts = sum(run.figures[f"{phase}_ms"].best for phase in PHASES if f"{phase}_ms" in run.figures)
-    gap = parts / whole - 1
-    return gap if abs(gap) > _SUM_OF_PARTS else None
+        yield from _equations(run, ("decode",), _plain_cycle(run, engine), run.figures["decode_ms"])
 
 
 def _equations(run: Run, phases: tuple[str, ...], cycle: Cycle, figure: Figure) -> Iterator[Observation]:
-    for time in figure.readings:
-        yield Observation(run.id, phases, cycle, run.nccl, time, figure.relative_spread, figure.implied)
+    stated = figure in run.figures.values()
+    readings = figure.readings if stated else run.figures["output_tok_s"].readings
+    times = figure.readings
+    for index, time in enumerate(times):
+        reading = readings[min(index, len(readings) - 1)]
+        yield Observation(
+            run.id, phases, cycle, run.nccl, time, figure.relative_spread, figure.implied, reading,
+            "time" if stated else "rate",
+        )  # fmt: skip
+
+
+# -- figures of one run that should agree ---------------------------------------------------------------------------
+
+
+def sum_of_parts(run: Run) -> float | None:
+    """The stated phases of a run added up; None where none is stated."""
+    parts = [run.figures[f"{phase}_ms"].best for phase in PHASES if f"{phase}_ms" in run.figures]
+    return sum(parts) if parts else None
+
+
+def _is_sum_of_parts(run: Run) -> bool:
+    """Whether the phases leave nothing for the cycle to say: all are stated, or they add up to it without extend."""
+    stated = [phase for phase in PHASES if f"{phase}_ms" in run.figures]
+    whole, parts = run.figures.get("cycle_ms"), sum_of_parts(run)
+    if len(stated) == len(PHASES):
+        return True
+    without_extend = set(PHASES) - set(stated) == {"extend"}
+    return without_extend and whole is not None and parts is not None and abs(parts / whole.best - 1) <= _SUM_OF_PARTS
+
+
+def contradictions(run: Run) -> Iterator[str]:
+    """Sentences on figures of a run that do not agree with each other, or that nothing uses."""
+    whole, parts = run.figures.get("cycle_ms"), sum_of_parts(run)
+    if whole is not None and parts is not None:
+        complete = all(f"{phase}_ms" in run.figures for phase in PHASES)
+        gap = parts / whole.best - 1
+        if gap > _SUM_OF_PARTS or (complete and gap < -_SUM_OF_PARTS):
+            used = "the phases are fitted" if complete else "both are fitted, and pull against each other"
+            yield f"{run.id}: its phases add up to {gap:+.1%} of its stated cycle; {used}"
+    direct = run.figures.get("cycle_ms" if run.speculative else "decode_ms")
+    derived = time_from_rate(run)
+    if direct is not None and derived is not None and abs(derived.best / direct.best - 1) > _SUM_OF_PARTS:
+        yield (
+            f"{run.id}: its throughput would be a time of {derived.best:.2f} ms, {direct.best:g} ms is stated and fitted;"
+            " the throughput is not used"
+        )
+    if run.speculative and derived is None and "output_tok_s" in run.figures:
+        yield f"{run.id}: its throughput says nothing of the cycle without an accept length, and is not used"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from specsim.breakeven import IMPOSSIBLE, BreakEven
 from specsim.cost.model import Coefficient, CostModel
 from specsim.cost.terms import PHASES
+from specsim.errors import NotIdentifiedError
 from specsim.fitting import Fit
 from specsim.prediction import CycleTimes, Prediction, predict
 from specsim.quantities import LEVEL
@@ -84,7 +86,16 @@ def _noise_record(model: CostModel) -> Record:
 def _coefficient_record(model: CostModel, coefficient: Coefficient) -> Record:
     reach = quantile(model.noise.residual_dof) * coefficient.standard_error
     interval = [max(coefficient.value - reach, 0.0), coefficient.value + reach]
-    return {**asdict(coefficient), "interval": interval if coefficient.identified else None}
+    interval_or_none = interval if coefficient.identified else None
+    return {**asdict(coefficient), "name": _shown_name(model, coefficient), "interval": interval_or_none}
+
+
+def _shown_name(model: CostModel, coefficient: Coefficient) -> str:
+    """What the coefficient is called: the cycle's, where only whole cycles were timed."""
+    whole = "verify" not in model.measured_phases or (
+        coefficient.nccl is not None and model.setting(coefficient.nccl).whole_cycles
+    )
+    return coefficient.name.replace("verify", "cycle") if whole else coefficient.name
 
 
 def _left_out_record(model: CostModel, run: Run) -> Record:
@@ -92,8 +103,9 @@ def _left_out_record(model: CostModel, run: Run) -> Record:
     shown = {name: run.figures[name].best for name in (*PHASE_FIGURES, "cycle_ms") if name in run.figures}
     record: Record = {"id": run.id, "why": run.excluded, "instrument": run.instrument, "measured": shown, "fitted": {}}
     if shown and run.spec is not None and run.nccl in {s.label for s in model.settings}:
-        times = predict(model, run.spec, run.workload, 1.0, run.nccl).times
-        record["fitted"] = {name: getattr(times, name) for name in shown}
+        with suppress(NotIdentifiedError):  # then there is nothing to show beside it
+            times = predict(model, run.spec, run.workload, 1.0, run.nccl).times
+            record["fitted"] = {name: getattr(times, name) for name in shown}
     return record
 
 
@@ -134,24 +146,32 @@ def _case_record(case: Case) -> Record:
     }
 
 
-def _times_record(model: CostModel, times: CycleTimes) -> Record:
-    """The cycle and its phases; phases that the runs cannot tell apart are null, the cycle never."""
-    timed = "verify" in model.measured_phases
+def _times_record(model: CostModel, case: Case, times: CycleTimes, baseline: tuple[str, bool]) -> Record:
+    """The cycle and its phases; phases that the runs cannot tell apart are null.
+
+    `baseline` is the setting of the plain decode beside it, and whether that is extrapolated.
+    """
+    timed = "verify" in model.measured_phases and not model.setting(case.nccl).whole_cycles
+    beyond = [_beyond(model, name, case.nccl) for name in times.extrapolated_in]
+    if baseline[1]:
+        beyond.append(f"plain decode: {_beyond(model, 'decode_batch_size', baseline[0])}")
     told = {coefficient.phase for coefficient in model.coefficients} if timed else set()
     return {
         "cycle_ms": times.cycle_ms,
         "cycle_interval": times.cycle_interval,
         **{f"{phase}_ms": getattr(times, f"{phase}_ms") if phase in told else None for phase in PHASES},
         "verify_by_reading": times.verify_by_reading if timed else {},
-        "extrapolated": times.extrapolated,
-        "extrapolated_in": [_beyond(model, name) for name in times.extrapolated_in],
-        "lower_bound": bool(model.unmeasured_phases),
+        "extrapolated": bool(beyond),
+        "extrapolated_in": beyond,
+        "lower_bound": times.lower_bound,
     }
 
 
-def _beyond(model: CostModel, name: str) -> str:
-    low, high = next(span for key, span in model.ranges.items() if key == name)
-    return f"{name} outside the measured {low:g}" + ("" if low == high else f" to {high:g}")
+def _beyond(model: CostModel, name: str, nccl: str) -> str:
+    low, high = model.span(name, nccl)
+    if low > high:
+        return f"{name} is not stated by any run"
+    return f"{name.removeprefix('decode_')} outside the measured {low:g}" + ("" if low == high else f" to {high:g}")
 
 
 def _prediction_row(model: CostModel, case: Case, answer: Prediction) -> Record:
@@ -166,7 +186,7 @@ def _prediction_row(model: CostModel, case: Case, answer: Prediction) -> Record:
         "decode_ms": answer.decode_ms,
         "baseline_tok_s": answer.baseline_tok_s,
         "no_baseline": answer.no_baseline,
-        **_times_record(model, answer.times),
+        **_times_record(model, case, answer.times, (case.nccl, bool(answer.decode_extrapolated))),
         **_noise_record(model),
         "mixed_setup": mixed,
         "mixed_fields": list(model.mixed),
@@ -188,12 +208,14 @@ def _break_even_row(model: CostModel, case: Case, answer: BreakEven) -> Record:
         "required_accept_rate": answer.required_accept_rate,
         "decode_ms": answer.decode_ms,
         "baseline_tok_s": case.batch_size * 1000.0 / float(answer.decode_ms),
-        **_times_record(model, answer.times),
+        **_times_record(model, case, answer.times, (answer.baseline_nccl, bool(answer.decode_extrapolated))),
         "mixed_setup": bool(answer.mixed),
         "mixed_fields": list(answer.mixed),
         **_noise_record(model),
         "accept_length": case.accept_length.value if case.accept_length else None,
         "accept_length_error": case.accept_length.error if case.accept_length else None,
+        "accept_length_error_known": case.accept_length.error_known if case.accept_length else None,
+        "accept_length_elsewhere": case.accept_length.elsewhere if case.accept_length else None,
         "accept_length_runs": list(case.accept_length.runs) if case.accept_length else [],
         "accept_length_bounds": asdict(case.bounds) if case.bounds else None,
         "speedup": verdict.speedup if verdict else None,
@@ -210,7 +232,7 @@ def _verdict_of_bounds(answer: BreakEven, bounds: LengthBounds | None) -> str:
     if not answer.feasible:
         return IMPOSSIBLE
     low, high = answer.interval
-    if bounds is not None and bounds.low > float(high):
+    if bounds is not None and bounds.low > float(high) and not answer.times.lower_bound:
         return "pays"
     if bounds is not None and bounds.high < float(low):
         return "does not pay"
@@ -220,8 +242,9 @@ def _verdict_of_bounds(answer: BreakEven, bounds: LengthBounds | None) -> str:
 def _message(answer: BreakEven, word: str) -> str:
     """The answer as one sentence."""
     most = f"at most {answer.max_accept_length} possible"
+    need = f"{'at least ' if answer.times.lower_bound else ''}{answer.cost_ratio:.2f}"
     if not answer.feasible:
-        return f"no accept length breaks even: needs {answer.cost_ratio:.2f}, {most}"
-    if float(answer.cost_ratio) < 1:
-        return f"pays at any accept length: needs {answer.cost_ratio:.2f}, and every cycle gives at least 1"
-    return f"needs an accept length of {answer.cost_ratio:.2f} ({most}): {word}"
+        return f"no accept length breaks even: needs {need}, {most}"
+    if float(answer.cost_ratio) < 1 and not answer.times.lower_bound:
+        return f"pays at any accept length: needs {need}, and every cycle gives at least 1"
+    return f"needs an accept length of {need} ({most}): {word}"

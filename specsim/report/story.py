@@ -93,7 +93,7 @@ def _had_like_for_like(campaign: RunSet, model: CostModel, default: str, tuned: 
         "claim": f"an accept length of {had:g} was too little",
         "finding": (
             f"like for like it gives {said}: ahead under both, by {found[tuned].speedup - 1:.1%} under {tuned}, which the assumed"
-            f" noise leaves {chance.verdict} ({chance.probability_pays:.0%} that it pays)"
+            f" noise judges as: {chance.verdict} ({chance.probability_pays:.0%} that it pays)"
         ),
         "figures": {"tuned_tok_s": found[tuned].output_tok_s, "default_tok_s": found[default].output_tok_s},
     }

@@ -44,6 +44,9 @@ def _labels(record: Record) -> Iterator[str]:
     rows = record.get("rows", [])
     yield from dict.fromkeys(_extrapolations(rows))
     yield from dict.fromkeys(_readings(row) for row in rows if row["verify_by_reading"])
+    exact = [r for row in rows if row.get("accept_length_error_known") is False for r in row["accept_length_runs"]]
+    if exact:
+        yield f"the accept length of {_some(list(dict.fromkeys(exact)))} has no stated error and counts as exact"
     yield from dict.fromkeys(
         f"MIXED, not like for like: {_what(row)} differs in {', '.join(row['mixed_fields'])}"
         for row in rows
@@ -129,16 +132,17 @@ def predict_text(record: Record) -> str:
 
 
 def _predict_cells(row: Record) -> tuple[str, ...]:
+    low, high = ("≥ ", "≤ ") if row["lower_bound"] else ("", "")
     return (
         row["nccl"],
         *(str(row[name]) for name in ("num_draft_tokens", "num_steps", "topk", "batch_size")),
         number(row["accept_length"], 2),
         *(number(row[f"{phase}_ms"], 2) for phase in ("verify", "draft", "extend", "other")),
-        f"{row['cycle_ms']:.2f} {span(row['cycle_interval'], 2)}",
-        f"{row['output_tok_s']:.1f} {span(row['output_tok_s_interval'], 1)}",
-        number(row["tok_s_per_user"], 1),
+        f"{low}{row['cycle_ms']:.2f} {span(row['cycle_interval'], 2)}",
+        f"{high}{row['output_tok_s']:.1f} {span(row['output_tok_s_interval'], 1)}",
+        high + number(row["tok_s_per_user"], 1),
         number(row["baseline_tok_s"], 1),
-        number(row["speedup"], 3),
+        high + number(row["speedup"], 3),
     )
 
 
@@ -150,7 +154,7 @@ def break_even_text(record: Record) -> str:
     rows = record["rows"]
     columns = (
         "NCCL", "baseline", "draft tokens", "steps", "topk", "batch", "cycle ms", "plain ms",
-        f"needs length ({record['interval_level']:.0%})", "as rate", "at most", "measured", "verdict",
+        f"needs length ({record['interval_level']:.0%})", "as rate", "at most", "accept length", "verdict",
     )  # fmt: skip
     idle = {
         "baseline": not any(row["mixed_setup"] for row in rows),
@@ -161,7 +165,7 @@ def break_even_text(record: Record) -> str:
     kept = [index for index, name in enumerate(columns) if not idle.get(name, False)]
     cells = [_break_even_cells(row) for row in rows]
     drawn = table([columns[i] for i in kept], [[row[i] for i in kept] for row in cells])
-    return "\n".join([drawn, *_bounds_footnote(record), "", labels(record)])
+    return "\n".join([drawn, *_length_footnotes(record), "", labels(record)])
 
 
 def _break_even_cells(row: Record) -> tuple[str, ...]:
@@ -182,7 +186,7 @@ def _break_even_cells(row: Record) -> tuple[str, ...]:
 
 def _had(row: Record) -> str:
     if row["accept_length"] is not None:
-        return number(row["accept_length"], 2)
+        return number(row["accept_length"], 2) + (" ²" if row["accept_length_elsewhere"] else "")
     bounds = row["accept_length_bounds"]
     return f"{bounds['low']:.2f} to {bounds['high']:.2f} ¹" if bounds else "not measured"
 
@@ -193,18 +197,23 @@ def _verdict(row: Record) -> str:
     if row["probability_pays"] is None:
         return str(row["verdict"])
     chance = row["probability_pays"]
+    if row["verdict"] == "undecided" and row["lower_bound"]:
+        return f"undecided: at most {row['speedup']:.2f}×"
     if row["verdict"] == "undecided":
         return f"undecided: {row['speedup']:.2f}× ({chance:.0%} that it pays)"
     sure = max(chance, 1 - chance)
     return f"{row['verdict']}: {row['speedup']:.2f}× ({'>99%' if sure > 0.99 else f'{sure:.0%}'} sure)"
 
 
-def _bounds_footnote(record: Record) -> Iterator[str]:
-    """What the ¹ beside an accept length that was not measured means."""
+def _length_footnotes(record: Record) -> Iterator[str]:
+    """What the marks beside an accept length mean."""
     found = [row["accept_length_bounds"] for row in record["rows"] if row["accept_length_bounds"]]
     sources = ", ".join(dict.fromkeys(f"{b['num_draft_tokens']} draft tokens ({', '.join(b['runs'])})" for b in found))
     if sources:
         yield f"  ¹ not measured; what the accept length at {sources} implies, whatever the drafter's law"
+    moved = [run for row in record["rows"] if row["accept_length_elsewhere"] for run in row["accept_length_runs"]]
+    if moved:
+        yield f"  ² measured under another NCCL setting or batch size ({_some(list(dict.fromkeys(moved)))})"
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------

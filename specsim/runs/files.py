@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from specsim.errors import Fault, InputError
 from specsim.runs.run import Run, RunSet
-from specsim.runs.schema import RUN_FIELDS, SCHEMA, FieldError, RunForm, RunsForm
+from specsim.runs.schema import RUN_FIELDS, SCHEMA, RunForm, RunsForm
 
 _MAX_FAULTS = 20
 
@@ -26,14 +26,14 @@ def load_campaign() -> RunSet:
     return _parse_json(resource.read_text(encoding="utf-8"), "bundled campaign")
 
 
-def load_runs(paths: Iterable[str | Path]) -> RunSet:
-    """Read run files (CSV, JSON, JSONL), told apart by content; several files make one set.
+def load_runs(paths: str | Path | Iterable[str | Path]) -> RunSet:
+    """Read a run file, or several as one set (CSV, JSON, JSONL, told apart by content).
 
     Raises InputError listing the faults of every file, each with file, row, field and what is allowed.
     """
     sets: list[RunSet] = []
     faults: list[Fault] = []
-    for path in paths:
+    for path in [paths] if isinstance(paths, str | Path) else paths:
         try:
             sets.append(_load(Path(path)))
         except InputError as error:
@@ -83,10 +83,13 @@ def _csv_rows(text: str, name: str) -> Iterator[Row | Fault]:
     try:
         for cells in reader:
             where = f"{name}, row {reader.line_num}"
-            if None in cells:
-                yield Fault(where, "", f"has more cells than the header's {len(reader.fieldnames)} columns", "")
-            else:
-                yield where, {column: cell for column, cell in cells.items() if cell is not None and cell.strip()}
+            if None in cells or None in cells.values():
+                kind = "more" if None in cells else "fewer"
+                yield Fault(where, "", f"has {kind} cells than the header's {len(reader.fieldnames)} columns", "")
+                continue
+            stated = {column: cell for column, cell in cells.items() if cell.strip()}
+            if stated:
+                yield where, stated
     except csv.Error as error:
         yield Fault(f"{name}, row {reader.line_num}", "", f"is not CSV ({error})", "")
 
@@ -94,8 +97,15 @@ def _csv_rows(text: str, name: str) -> Iterator[Row | Fault]:
 def _column_faults(columns: Iterable[str], where: str) -> Iterator[Fault]:
     seen: set[str] = set()
     for column in columns:
+        other = next((mark for mark in (";", "\t", "|") if mark in column), None)
+        if other:
+            yield Fault(where, "", f"columns are parted by {other!r}", "allowed: comma-separated values")
+            return
+        if not column:
+            yield Fault(where, "", f"column {len(seen) + 1} has no name", "is there a comma too many?")
+            return
         if column not in RUN_FIELDS:
-            yield Fault(where, column or "(blank)", "is not a known column", _nearest(column))
+            yield Fault(where, column, "is not a known column", _nearest(column))
         elif column in seen:
             yield Fault(where, column, "stands twice", "each column once")
         seen.add(column)
@@ -112,14 +122,14 @@ def _jsonl_rows(text: str, name: str) -> Iterator[Row | Fault]:
             continue
         where = f"{name}, row {number}"
         try:
-            yield where, json.loads(line)
+            yield where, _json(line)
         except ValueError as error:
             yield Fault(where, "", f"is not JSON ({error})", "")
 
 
 def _parse_json(text: str, name: str) -> RunSet:
     try:
-        body = json.loads(text)
+        body = _json(text)
     except ValueError as error:
         raise InputError([Fault(name, "", f"is not JSON ({error})", "allowed: CSV, JSON or JSONL runs")]) from None
     if isinstance(body, list):
@@ -132,6 +142,22 @@ def _parse_json(text: str, name: str) -> RunSet:
         raise InputError(_pydantic_faults(error, name, f"see docs/data-format.md ({SCHEMA})")) from None
     rows = _numbered([{**form.defaults, **run} for run in form.runs], name)
     return form.run_set(_checked(rows, name).runs)
+
+
+def _json(text: str) -> Any:
+    """Parse JSON; raises ValueError, also on a key that stands twice in one object and on bottomless nesting."""
+    try:
+        return json.loads(text, object_pairs_hook=_distinct_keys)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
 
 
 def _numbered(rows: Iterable[Any], name: str) -> Iterator[Row | Fault]:
@@ -156,8 +182,8 @@ def _checked(rows: Iterable[Row | Fault], name: str) -> RunSet:
             runs.append(RunForm.model_validate(fields).to_run(where, f"{name}:{where.rsplit(' ', 1)[-1]}"))
         except ValidationError as error:
             faults += _pydantic_faults(error, where, "")
-        except FieldError as error:
-            faults.append(Fault(where, error.field, error.problem, error.allowed))
+        except InputError as error:
+            faults += error.faults
     if not runs and not faults:
         faults.append(Fault(name, "", "has no runs", "a header alone is not a measurement"))
     if faults:

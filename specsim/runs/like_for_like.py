@@ -6,13 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from specsim.errors import MixedSetupError
-from specsim.quantities import SETUP_FIELDS, Setup
+from specsim.quantities import CONTEXT_TOLERANCE, SETUP_FIELDS, Setup
 from specsim.runs.run import Run
-
-CONTEXT_TOLERANCE = 128
-"""Contexts closer than this many tokens count as alike: reading 128 tokens of KV cache took 4 µs of a 5.8 ms
-cycle (8B dense model, one H200, vLLM 0.24, measured 2026-11-29); a plain run and a speculative one of the
-same server rarely have the same mean context."""
 
 
 def shared_setup(runs: Iterable[Run]) -> Setup:
@@ -31,8 +26,9 @@ def differences(runs: Iterable[Run]) -> dict[str, dict[object, list[str]]]:
     found = {name: _stated(name, runs) for name in SETUP_FIELDS}
     drafted = [run for run in runs if run.speculative]
     found["drafter"] = _grouped((run.drafter, run.id) for run in drafted)
-    found["method"] = _grouped((run.spec.method, run.id) for run in drafted if run.spec)
+    found["method"] = _grouped((run.method, run.id) for run in drafted)
     found["instrument"] = _grouped((run.instrument, run.id) for run in drafted)
+    found |= _environments(runs)
     contexts = _grouped((run.workload.context_len, run.id) for run in runs)
     if contexts and max(contexts) - min(contexts) > CONTEXT_TOLERANCE:  # type: ignore[operator,type-var]
         found["context_len"] = contexts
@@ -47,6 +43,19 @@ def require_like_for_like(runs: Iterable[Run], allow_mixed: bool) -> tuple[str, 
         advice = "fit them apart, say in 'exclude' why a run is left out, or allow a mixed fit (--allow-mixed)"
         raise MixedSetupError("\n".join([*lines, advice]), mixed)
     return tuple(mixed)
+
+
+def _environments(runs: tuple[Run, ...]) -> dict[str, dict[object, list[str]]]:
+    """NCCL labels that stand for several environments, as a field of their own each."""
+    found = {}
+    for label in dict.fromkeys(run.nccl for run in runs):
+        stated = (
+            (" ".join(f"{k}={v}" for k, v in sorted(run.nccl_env.items())), run.id)
+            for run in runs
+            if run.nccl == label and run.nccl_env
+        )
+        found[f"nccl_env of {label}"] = _grouped(stated)
+    return found
 
 
 def _stated(name: str, runs: Iterable[Run]) -> dict[object, list[str]]:

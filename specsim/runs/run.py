@@ -49,10 +49,18 @@ class Figure:
 
     @property
     def relative_spread(self) -> float:
-        """Relative standard deviation of a bare range read as uniform (half-width/√3); 0 for a stated value."""
-        if self.value is not None or self.repeats or self.low is None or self.high is None:
+        """Relative standard deviation of a range read as uniform (half-width/√3), also around a value; 0 without."""
+        if self.repeats or self.low is None or self.high is None:
             return 0.0
         return float((self.high - self.low) / 2 / 3**0.5 / self.best)
+
+    @property
+    def error(self) -> float | None:
+        """Standard error: of the mean of repeats, or of a range read as uniform; None where none is known."""
+        if len(self.repeats) > 1:
+            count, mean = len(self.repeats), self.best
+            return float((sum((value - mean) ** 2 for value in self.repeats) / (count - 1) / count) ** 0.5)
+        return self.relative_spread * self.best or None
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,7 @@ class Run:
     spec: SpecConfig | None = None
     figures: Mapping[str, Figure] = field(default_factory=lambda: MappingProxyType({}))
     nccl_env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    method: str | None = None
     drafter: str | None = None
     instrument: str | None = None
     prompts: int | None = None
@@ -83,6 +92,16 @@ class Run:
     source: str = ""
     where: str = ""
     batch_size_stated: bool = True
+
+    @property
+    def accept_length_error(self) -> float | None:
+        """Standard error of the accept length: from counts by position, its repeats or its range; None if unknown."""
+        if self.counts is not None and self.counts.at_least is not None:
+            survival = self.counts.survival
+            mean, second = float(survival.sum()), sum((2 * i + 1) * float(s) for i, s in enumerate(survival))
+            return float((max(second - mean**2, 0.0) / self.counts.cycles) ** 0.5)  # E[J²] = Σ (2i − 1)·S_i
+        figure = self.figures.get("accept_length")
+        return figure.error if figure is not None else None
 
 
 @dataclass(frozen=True)
@@ -110,11 +129,8 @@ class RunSet:
 
     def claim(self, name: str) -> Claim:
         """The claim of this id; raises KeyError."""
-        return next(claim for claim in self.claims if claim.id == name)
+        return {claim.id: claim for claim in self.claims}[name]
 
     def run(self, name: str) -> Run:
         """The run of this id; raises KeyError."""
-        for run in self.runs:
-            if run.id == name:
-                return run
-        raise KeyError(name)
+        return {run.id: run for run in self.runs}[name]

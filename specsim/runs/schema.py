@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
@@ -10,13 +11,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from specsim.acceptance.conversions import AcceptanceCounts, CounterNames, counts_from_histogram
-from specsim.errors import ConfigurationError, InputError
+from specsim.errors import ConfigurationError, Fault, InputError
 from specsim.methods import METHODS, PLAIN_METHODS
 from specsim.quantities import SETUP_FIELDS, Setup, SpecConfig, Workload
-from specsim.runs.run import FIGURES, UNSTATED, Claim, Figure, Run, RunSet
+from specsim.runs.run import FIGURES, PHASE_FIGURES, UNSTATED, Claim, Figure, Run, RunSet
 
 SCHEMA = "specsim-runs/1"
 
+_LEAST, _MOST = 1e-6, 1_000_000_000  # no figure or count that anybody measures lies outside
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(
     rf"(?:(?P<value>{_NUMBER})\s*\()?\s*(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})\s*(?P<close>\))?"
@@ -24,14 +26,17 @@ _RANGE = re.compile(
 _FIGURE_FORMS = "allowed: a positive number, a range 'low..high', 'value (low..high)', or repeats 'a;b;c'"
 
 
+Amount = Annotated[float, Field(ge=_LEAST, le=_MOST)]
+
+
 class FigureForm(BaseModel):
     """A measured quantity as written: a value, repeats, a range, or a value inside a range."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    value: float | None = Field(default=None, gt=0)
-    min: float | None = Field(default=None, gt=0)
-    max: float | None = Field(default=None, gt=0)
-    repeats: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    value: Amount | None = None
+    min: Amount | None = None
+    max: Amount | None = None
+    repeats: tuple[Amount, ...] = ()
 
     @model_validator(mode="after")
     def _one_reading(self) -> Self:
@@ -93,12 +98,20 @@ def _listed(written: Any) -> Any:
     return [part.strip() for part in written.split(";")] if isinstance(written, str) else written
 
 
+def _no_flag(written: Any) -> Any:
+    if isinstance(written, bool):
+        raise ValueError(f"{written!r} is not a number; allowed: a whole number")
+    return written
+
+
 def _names(written: Any) -> Any:
     return [name for name in re.split(r"[;,\s]+", written) if name] if isinstance(written, str) else written
 
 
 Measured = Annotated[FigureForm | None, BeforeValidator(_read_figure)]
-Count = Annotated[int | None, Field(ge=1)]
+Count = Annotated[int | None, BeforeValidator(_no_flag), Field(ge=1, le=_MOST)]
+CountFromZero = Annotated[int | None, BeforeValidator(_no_flag), Field(ge=0, le=_MOST)]
+Text = Annotated[str | None, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class RunForm(BaseModel):
@@ -106,27 +119,27 @@ class RunForm(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
 
-    id: str | None = None
-    model: str | None = None
-    hardware: str | None = None
+    id: Text = None
+    model: Text = None
+    hardware: Text = None
     gpus: Count = None
-    engine: str | None = None
-    engine_version: str | None = None
+    engine: Text = None
+    engine_version: Text = None
     tensor_parallel: Count = None
-    precision: str | None = None
+    precision: Text = None
     cuda_graph: bool | None = None
-    nccl: str | None = None
+    nccl: Text = None
     nccl_env: Annotated[dict[str, str], BeforeValidator(_pairs)] = {}
-    instrument: str | None = None
+    instrument: Text = None
 
-    method: str | None = None
-    drafter: str | None = None
-    num_steps: Annotated[int | None, Field(ge=0)] = None
+    method: Text = None
+    drafter: Text = None
+    num_steps: CountFromZero = None
     topk: Count = None
     num_draft_tokens: Count = None
 
     batch_size: Count = None
-    context_len: Annotated[int | None, Field(ge=0)] = None
+    context_len: CountFromZero = None
     output_len: Count = None
     prompts: Count = None
 
@@ -142,8 +155,8 @@ class RunForm(BaseModel):
     between_prompt_spread: Measured = None
 
     cycles: Count = None
-    accepted_drafts: Annotated[int | None, Field(ge=0)] = None
-    proposed_drafts: Annotated[int | None, Field(ge=0)] = None
+    accepted_drafts: CountFromZero = None
+    proposed_drafts: CountFromZero = None
     accept_histogram: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_listed)] = ()
     survival: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], BeforeValidator(_listed)] = ()
     training_samples: Count = None
@@ -154,11 +167,11 @@ class RunForm(BaseModel):
     source: str = ""
 
     def to_run(self, where: str, default_id: str) -> Run:
-        """The frozen run; raises FieldError where the fields together make no sense."""
-        speculative = self._is_speculative()
-        spec = self._spec() if speculative else None
+        """The frozen run; raises InputError with every fault of the fields together, placed at `where`."""
+        problems = list(self._problems())
+        if problems:
+            raise InputError(Fault(where, *problem) for problem in problems)
         counts = self._counts()
-        self._check_figures(speculative, spec)
         given = {name: getattr(self, name) for name in FIGURES}
         figures = {name: form.figure(name in self.implied) for name, form in given.items() if form is not None}
         if counts is not None:  # counts before rates: the length they give is exact
@@ -169,9 +182,10 @@ class RunForm(BaseModel):
             nccl=self.nccl or UNSTATED,
             nccl_env=MappingProxyType(dict(self.nccl_env)),
             workload=Workload(self.batch_size or 1, self.context_len, self.output_len),
-            speculative=speculative,
-            spec=spec,
+            speculative=self._is_speculative(),
+            spec=self._spec(),
             figures=MappingProxyType(figures),
+            method=self.method.lower() if self.method else None,
             drafter=self.drafter,
             instrument=self.instrument,
             prompts=self.prompts,
@@ -185,87 +199,94 @@ class RunForm(BaseModel):
             batch_size_stated=self.batch_size is not None,
         )
 
+    def _shape(self) -> tuple[int | None, int | None, int | None]:
+        return self.num_steps, self.topk, self.num_draft_tokens
+
     def _is_speculative(self) -> bool:
-        shape = (self.num_steps, self.topk, self.num_draft_tokens)
         plain = (self.method or "").lower() in PLAIN_METHODS
-        if self.method is not None and plain and any(n is not None for n in shape):
-            raise FieldError(
-                "method", f"is {self.method!r} beside a speculative configuration", "leave one of them out"
-            )
-        return not plain or self.training_samples is not None or any(n is not None for n in shape)
+        return not plain or self.training_samples is not None or any(n is not None for n in self._shape())
 
     def _spec(self) -> SpecConfig | None:
-        method = (self.method or "eagle").lower()
-        if method not in METHODS:
-            raise FieldError("method", f"{self.method!r} is not known", f"allowed: none, {', '.join(METHODS)}")
-        if self.num_steps is None and self.num_draft_tokens is None and self.topk in (None, 1):
+        if not self._is_speculative() or (self.num_steps is None and self.num_draft_tokens is None and not self.topk):
             return None
-        try:
-            return SpecConfig.of(
-                num_steps=self.num_steps, topk=self.topk, num_draft_tokens=self.num_draft_tokens, method=method
-            )
-        except ConfigurationError as error:
-            raise FieldError("num_draft_tokens", str(error), "") from None
+        method = (self.method or "eagle").lower()
+        steps, topk, width = self._shape()
+        return SpecConfig.of(num_steps=steps, topk=topk, num_draft_tokens=width, method=method)
 
     def _counts(self) -> AcceptanceCounts | None:
         """Cycles and accepted drafts as integers that agree; None where the row has none."""
+        totals = {"cycles": self.cycles, "accepted": self.accepted_drafts, "drafted": self.proposed_drafts}
+        if self.accept_histogram:
+            return counts_from_histogram(self.accept_histogram, **totals, names=_COUNTERS)
+        if self.accepted_drafts is None or self.cycles is None:
+            return None
+        return AcceptanceCounts(self.cycles, self.accepted_drafts, self.proposed_drafts, None, _COUNTERS)
+
+    # -- what is wrong with the fields together: (field, problem, what is allowed) -------------------------------
+
+    def _problems(self) -> Iterator[Problem]:
+        method = (self.method or "eagle").lower()
+        if method not in (*METHODS, *PLAIN_METHODS):
+            yield "method", f"{self.method!r} is not known", f"allowed: none, {', '.join(METHODS)}"
+            return
+        if method in PLAIN_METHODS and any(n is not None for n in self._shape()):
+            yield "method", f"is {self.method!r} beside a speculative configuration", "leave one of them out"
+            return
+        spec = None
         try:
-            if self.accept_histogram:
-                return counts_from_histogram(
-                    self.accept_histogram,
-                    cycles=self.cycles,
-                    accepted=self.accepted_drafts,
-                    drafted=self.proposed_drafts,
-                    names=_COUNTERS,
-                )
-            if self.accepted_drafts is None:
-                return None
-            if self.cycles is None:
-                raise FieldError("accepted_drafts", "says little without the cycles it took", "state cycles")
-            return AcceptanceCounts(self.cycles, self.accepted_drafts, self.proposed_drafts, None, _COUNTERS)
-        except InputError as error:
-            first = error.faults[0]
-            raise FieldError(first.field, first.problem, first.allowed) from None
+            spec = self._spec()
+        except ConfigurationError as error:
+            yield "num_draft_tokens", str(error), ""
+            return
+        yield from self._problems_of_presence(spec)
+        yield from self._problems_of_counts(spec)
+        if spec is not None:
+            yield from self._problems_of_length(spec)
 
-    def _check_figures(self, speculative: bool, spec: SpecConfig | None) -> None:
-        if not speculative:
-            for name in ("verify_ms", "draft_ms", "extend_ms", "cycle_ms", *_ACCEPTANCE):
+    def _problems_of_presence(self, spec: SpecConfig | None) -> Iterator[Problem]:
+        if not self._is_speculative():
+            for name in (*PHASE_FIGURES, "cycle_ms", *_ACCEPTANCE):
                 if getattr(self, name) not in (None, ()):
-                    raise FieldError(name, "needs num_draft_tokens (or num_steps) in the same row", "")
-        if spec is None and speculative and not self.exclude and self.training_samples is None:
-            raise FieldError(
-                "num_draft_tokens",
-                "a speculative run without its configuration cannot be fitted",
-                "state num_draft_tokens or num_steps, or say why in 'exclude'",
-            )
+                    yield name, "needs num_draft_tokens (or num_steps) in the same row", ""
+        elif spec is None and not self.exclude and self.training_samples is None:
+            problem = "a speculative run without its configuration cannot be fitted"
+            yield "num_draft_tokens", problem, "state num_draft_tokens or num_steps, or say why in 'exclude'"
+        if spec is not None and spec.num_steps == 0:
+            for name in ("draft_ms", "extend_ms"):
+                if getattr(self, name) is not None:
+                    yield name, "is stated at num_steps 0, where nothing is drafted", "leave it empty"
+        for name in self.implied:
+            if getattr(self, name) is None:
+                yield "implied", f"names {name}, which this row does not state", ""
+
+    def _problems_of_counts(self, spec: SpecConfig | None) -> Iterator[Problem]:
+        if self.accepted_drafts is not None and self.cycles is None and not self.accept_histogram:
+            yield "accepted_drafts", "says little without the cycles it took", "state cycles"
+        try:
+            self._counts()
+        except InputError as error:
+            yield from ((fault.field, fault.problem, fault.allowed) for fault in error.faults)
         if any(after > before for before, after in pairwise(self.survival)):
-            raise FieldError(
-                "survival", f"{self.survival} rises with depth", "shares of at least 1, 2 … drafts never do"
-            )
-        if spec is not None and max(len(self.survival), len(self.accept_histogram) - 1) >= spec.max_accept_length:
-            deep = "survival" if self.survival else "accept_histogram"
-            raise FieldError(deep, f"is deeper than the {spec.max_accept_length - 1} drafts that can be accepted", "")
-        if self.accept_length is not None and spec is not None:
-            figure = self.accept_length.figure(implied=False)
-            ends = (figure.low or figure.best, figure.high or figure.best, *figure.readings)
-            if min(ends) < 1 or max(ends) > spec.max_accept_length:
-                raise FieldError(
-                    "accept_length",
-                    f"{min(ends) if min(ends) < 1 else max(ends):g} is not possible",
-                    f"allowed: 1 to {spec.max_accept_length} (bonus token included)",
-                )
+            yield "survival", f"{self.survival} rises with depth", "shares of at least 1, 2 … drafts never do"
+        deepest = max(len(self.survival), len(self.accept_histogram) - 1)
+        if spec is not None and deepest >= spec.max_accept_length:
+            name = "survival" if self.survival else "accept_histogram"
+            yield name, f"is deeper than the {spec.max_accept_length - 1} drafts that can be accepted", ""
+
+    def _problems_of_length(self, spec: SpecConfig) -> Iterator[Problem]:
+        if self.accept_length is None:
+            return
+        figure = self.accept_length.figure(implied=False)
+        ends = (figure.low or figure.best, figure.high or figure.best, *figure.readings)
+        wrong = min(ends) if min(ends) < 1 else max(ends)
+        if not 1 <= wrong <= spec.max_accept_length:
+            allowed = f"allowed: 1 to {spec.max_accept_length} (bonus token included)"
+            yield "accept_length", f"{wrong:g} is not possible", allowed
 
 
+Problem = tuple[str, str, str]
 _ACCEPTANCE = ("accept_length", "accept_rate", "cycles", "accepted_drafts", "accept_histogram", "survival")
 _COUNTERS = CounterNames("run", "cycles", "proposed_drafts", "accepted_drafts", "accept_histogram")
-
-
-class FieldError(Exception):
-    """One field of a run that is wrong, on its way to becoming a Fault with the file and row."""
-
-    def __init__(self, field: str, problem: str, allowed: str) -> None:
-        super().__init__(field, problem, allowed)
-        self.field, self.problem, self.allowed = field, problem, allowed
 
 
 class ClaimForm(BaseModel):

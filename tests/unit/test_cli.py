@@ -73,7 +73,7 @@ def test_the_mixed_break_even_is_labelled(run_cli):
 
 
 def test_an_infeasible_break_even_says_so(run_cli, csv):
-    path = csv("nccl,batch_size,num_draft_tokens,verify_ms,decode_ms", "a,1,3,34,", "a,1,2,31,", "a,1,,,10")
+    path = csv("nccl,batch_size,num_draft_tokens,cycle_ms,decode_ms", "a,1,3,34,", "a,1,2,31,", "a,1,,,10")
     out = run_cli("break-even", path).stdout
     assert "no accept length breaks even: needs 3.40, at most 3 possible" in out
     record = as_json(run_cli("break-even", path, "--num-draft-tokens", 3, "--json"))

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from specsim import Setup, SpecConfig, SpecsimError, Workload, break_even, fit, load_runs, predict
-from specsim.errors import MixedSetupError, NotIdentifiedError, UnknownSettingError
-from tests.synthetic import Truth, phase_runs, run
+from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
+from tests.synthetic import Truth, lognormal, phase_runs, run
 
 ONE = Workload(1)
 
@@ -75,8 +76,15 @@ def test_a_cycle_that_is_the_sum_of_its_parts_is_counted_once():
     parts = {"verify_ms": 28.45, "draft_ms": 2.18, "other_ms": 1.11}
     model = fit([run("a", 1, 6, **parts, cycle_ms=31.74), run("b", 1, 3, verify_ms=25.6)]).model
     assert model.noise.residual_dof == 0
-    off = fit([run("a", 1, 6, **parts, cycle_ms=40.0), run("b", 1, 3, verify_ms=25.6)]).model
-    assert any("its phases add up to -20." in note for note in off.notes)
+    whole = {**parts, "extend_ms": 1.0}
+    off = fit([run("a", 1, 6, **whole, cycle_ms=40.0), run("b", 1, 3, verify_ms=25.6)]).model
+    assert any("its phases add up to -18.1% of its stated cycle; the phases are fitted" in note for note in off.notes)
+
+
+def test_a_cycle_says_what_an_unstated_re_extend_took():
+    model = fit([run("a", 1, 6, verify_ms=20.0, draft_ms=1.0, other_ms=1.0, cycle_ms=30.0)]).model
+    assert predict(model, chain(6), ONE, 1.0, "s").times.cycle_ms == pytest.approx(30.0, rel=0.01)
+    assert model.unmeasured_phases == ()
 
 
 def test_repeats_judge_the_noise(csv):
@@ -84,7 +92,7 @@ def test_repeats_judge_the_noise(csv):
     model = fit(load_runs([path])).model
     assert (model.noise.assumed, model.noise.residual_dof) == (False, 2)
     # residuals ±0.1/28.7 twice and ±0.1/25.6 twice over two degrees of freedom, by hand
-    assert model.noise.relative == pytest.approx(((0.1 / 28.7) ** 2 + (0.1 / 25.6) ** 2) ** 0.5, rel=0.02)
+    assert model.noise.relative == pytest.approx(((0.1 / 28.7) ** 2 + (0.1 / 25.6) ** 2) ** 0.5, rel=1e-6)
 
 
 def test_a_bare_range_counts_less_than_a_reading(csv):
@@ -245,3 +253,226 @@ def test_extrapolation_names_what_lies_outside():
     assert (inside.extrapolated, inside.extrapolated_in) == (False, {})
     assert outside.extrapolated
     assert set(outside.extrapolated_in) == {"verify_tokens", "batch_size", "num_steps"}
+
+
+# -- what the runs say in different words ---------------------------------------------------------------------------
+
+
+def test_draft_forwards_are_counted_one_way_for_all_runs():
+    """One run states the engine, the other does not; both are of one server."""
+    stated = replace(run("a", 1, 6, verify_ms=28.7, draft_ms=1.07), setup=Setup(engine="sglang"))
+    model = fit([stated, run("b", 1, 3, verify_ms=25.6, draft_ms=0.69)]).model
+    assert predict(model, chain(3), ONE, 1.0, "s").times.draft_ms == pytest.approx(0.69)
+    assert predict(model, chain(6), ONE, 1.0, "s").times.draft_ms == pytest.approx(1.07)
+
+
+def test_the_reference_does_not_depend_on_the_order_of_runs():
+    def runs(first: str, second: str):
+        slopes = {"A": 1.0, "B": 0.5}
+        both = [run(f"{n}{w}", 1, w, n, verify_ms=20 + slopes[n] * w) for n in (first, second) for w in (3, 6)]
+        return [*both, run("c", 1, 6, "C", verify_ms=18.0), run("p", 1, None, "C", decode_ms=12.0)]
+
+    one, other = (fit(runs(*order)).model for order in (("A", "B"), ("B", "A")))
+    assert one.reference == other.reference
+    ratios = [break_even(model, chain(3), ONE, "C").cost_ratio for model in (one, other)]
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-12)
+
+
+def test_one_label_for_two_environments_is_refused():
+    low, simple = ({"NCCL_PROTO": name} for name in ("LL", "Simple"))
+    runs = [
+        replace(run("a", 1, 6, verify_ms=28.0), nccl_env=low),
+        replace(run("b", 1, 3, verify_ms=25.0), nccl_env=simple),
+    ]
+    with pytest.raises(MixedSetupError, match="nccl_env of s: NCCL_PROTO=LL"):
+        fit(runs)
+
+
+@pytest.mark.parametrize("field", ["drafter", "method", "instrument"])
+def test_what_else_must_be_alike(field):
+    runs = [
+        replace(run(n, 1, w, verify_ms=20.0 + w), **{field: value}) for n, w, value in (("a", 6, "x"), ("b", 3, "y"))
+    ]
+    with pytest.raises(MixedSetupError, match=f"differ in {field}"):
+        fit(runs)
+    assert fit([replace(runs[0], **{field: None}), runs[1]]).model.mixed == ()
+
+
+def test_rounded_readings_are_not_free_of_noise(csv):
+    """Equal readings only say that the noise is below their last digit: 28.7 twice is ±0.05, uniform, over √3."""
+    model = fit(load_runs(csv("batch_size,num_draft_tokens,verify_ms", "1,6,28.7;28.7"))).model
+    assert model.noise.relative == pytest.approx(0.05 / 3**0.5 / 28.7)
+
+
+def test_readings_rounded_to_whole_milliseconds_still_cover():
+    truth, hits = Truth(), 0
+    for seed in range(300):
+        noise = lognormal(20_000 + seed, 0.01)
+        at = [float(round(truth.verify(1, 6) * noise())) for _ in range(2)]
+        model = fit([run(f"r{i}", 1, 6, verify_ms=value) for i, value in enumerate(at)]).model
+        low, high = predict(model, chain(6), ONE, 1.0, "s").times.cycle_interval
+        hits += low <= truth.verify(1, 6) <= high
+    assert hits >= 0.85 * 300
+
+
+def test_contradicting_figures_widen_an_assumed_noise():
+    """Phases of 30 ms in a cycle of 20: nothing fits both, and the interval says so."""
+    model = fit([run("a", 1, 6, verify_ms=30.0, cycle_ms=20.0)]).model
+    assert model.noise.relative > 0.1
+    assert any("its phases add up to +50.0% of its stated cycle" in note for note in model.notes)
+
+
+def test_figures_that_nothing_uses_are_named():
+    both = run("a", 1, 6, cycle_ms=30.0, output_tok_s=20.0, accept_length=2.1)
+    plain = run("p", 1, None, decode_ms=16.0, output_tok_s=20.0)
+    alone = run("b", 1, 3, cycle_ms=28.0, output_tok_s=40.0)
+    notes = " ".join(fit([both, plain, alone]).model.notes)
+    assert "a: its throughput would be a time of 105.00 ms, 30 ms is stated" in notes
+    assert "p: its throughput would be a time of 50.00 ms, 16 ms is stated" in notes
+    assert "b: its throughput says nothing of the cycle without an accept length" in notes
+
+
+def test_a_bound_does_not_make_its_coefficient_certain():
+    """Where the slope is held at zero, what lies far beyond is no better known than without the bound."""
+    hits, truth = 0, Truth(verify_per_token_ms=0.05)
+    for seed in range(300):
+        noise = lognormal(30_000 + seed, 0.01)
+        runs = [run(str(w), 1, w, verify_ms=truth.verify(1, w) * noise()) for w in (3, 6)]
+        low, high = predict(fit(runs).model, chain(32), ONE, 1.0, "s").times.cycle_interval
+        hits += low <= truth.verify(1, 32) <= high
+    assert hits >= 0.87 * 300
+
+
+def test_a_setting_timed_whole_and_one_timed_in_part_are_told_apart():
+    model = fit(
+        [
+            run("a3", 1, 3, "A", verify_ms=25.0), run("a6", 1, 6, "A", verify_ms=28.0), run("b6", 1, 6, "B", cycle_ms=30.0),
+            run("pa", 1, None, "A", decode_ms=16.0), run("pb", 1, None, "B", decode_ms=14.0),
+        ]
+    ).model  # fmt: skip
+    part, whole = (break_even(model, chain(6), ONE, nccl) for nccl in ("A", "B"))
+    assert (part.times.lower_bound, whole.times.lower_bound) == (True, False)
+    assert whole.times.cycle_ms == pytest.approx(30.0)
+
+
+def test_a_lower_bound_can_lose_but_not_pay():
+    model = fit(
+        [run("a", 1, 6, verify_ms=30.0), run("b", 1, 3, verify_ms=27.0), run("p", 1, None, decode_ms=15.0)]
+    ).model
+    verdicts = [break_even(model, chain(6), ONE, "s", accept_length=length).verdict.verdict for length in (1.5, 3.0)]
+    assert verdicts == ["does not pay", "undecided"]
+
+
+# -- where the runs end ------------------------------------------------------------------------------------------------
+
+
+def test_plain_decode_outside_its_batches_is_extrapolated():
+    runs = [run("a", 1, 6, cycle_ms=30.0), run("b", 64, 6, cycle_ms=60.0)]
+    runs += [run(f"p{b}", b, None, decode_ms=15.0 + b / 2) for b in (1, 2)]
+    model = fit(runs).model
+    assert break_even(model, chain(6), Workload(64), "s").decode_extrapolated
+    assert predict(model, chain(6), Workload(64), 2.0, "s").decode_extrapolated
+    assert not break_even(model, chain(6), Workload(2), "s").decode_extrapolated
+
+
+def test_widths_of_another_setting_are_no_measurement_of_this_one():
+    runs = [run(f"A{w}", 1, w, "A", verify_ms=20.0 + w) for w in (3, 6)]
+    runs += [run(f"B{w}", 1, w, "B", verify_ms=18.0 + w) for w in (3, 6, 48)]
+    model = fit(runs).model
+    assert "verify_tokens" in predict(model, chain(48), ONE, 1.0, "A").times.extrapolated_in
+    assert "verify_tokens" not in predict(model, chain(48), ONE, 1.0, "B").times.extrapolated_in
+
+
+def test_steps_beyond_those_drafted_are_extrapolated():
+    runs = [
+        run("3", 1, 3, verify_ms=23.0),
+        run("48", 1, 48, verify_ms=68.0),
+        run("6", 1, 6, verify_ms=26.0, draft_ms=1.0),
+    ]
+    assert "num_steps" in predict(fit(runs).model, chain(48), ONE, 1.0, "s").times.extrapolated_in
+
+
+def test_an_asked_context_that_was_not_measured_is_flagged():
+    stated = replace(run("a", 1, 6, verify_ms=30.0), workload=Workload(1, 1000))
+    for runs, context, flagged in (
+        ([stated], 1100, False),
+        ([stated], 9000, True),
+        ([run("a", 1, 6, verify_ms=30.0)], 900, True),
+    ):
+        times = predict(fit(runs).model, chain(6), Workload(1, context), 1.0, "s").times
+        assert ("context_len" in times.extrapolated_in) == flagged
+
+
+def test_elements_without_a_baseline_do_not_take_the_others_with_them():
+    model = fit(phase_runs(Truth(), (2, 6), (1,))).model
+    load = Workload(np.array([1, 2]))
+    together, alone = break_even(model, chain(6), load, "s"), break_even(model, chain(6), ONE, "s")
+    assert together.cost_ratio[0] == pytest.approx(alone.cost_ratio)
+    assert np.isnan(together.cost_ratio[1])
+    assert "asked is 2" in together.no_baseline
+    assert np.isnan(predict(model, chain(6), load, 2.0, "s").speedup).tolist() == [False, True]
+    mixed = break_even(model, chain(6), load, "s", accept_length=2.0, allow_mixed=True)
+    assert mixed.mixed_in["batch_size"].tolist() == [False, True]
+
+
+def test_a_batch_between_measured_ones_takes_the_nearest_when_mixing():
+    runs = [run("a", 3, 6, cycle_ms=30.0), run("p1", 1, None, decode_ms=15.0)]
+    model = fit([*runs, run("q8", 8, None, "other", decode_ms=19.0)]).model
+    assert break_even(model, chain(6), Workload(3), "s", allow_mixed=True).decode_ms == pytest.approx(15.0)
+
+
+def test_elements_that_are_open_do_not_take_the_others_with_them():
+    model = fit([run("a", 1, 6, verify_ms=28.7), run("p", 1, None, decode_ms=15.0)]).model
+    answer = break_even(model, SpecConfig(np.array([5, 2]), 1, np.array([6, 3])), ONE, "s", accept_length=2.0)
+    assert np.isfinite(answer.cost_ratio).tolist() == [True, False]
+    assert answer.verdict.verdict.tolist()[1] == "not told by these runs"
+    assert "one width does not split" in answer.times.open_because
+
+
+@pytest.mark.parametrize("length", [0.5, -1.0, 6.01, float("inf"), float("nan")])
+def test_impossible_accept_lengths_are_refused_everywhere(length):
+    model = fit(phase_runs(Truth(), (2, 6), (1,))).model
+    for ask in (
+        lambda: predict(model, chain(6), ONE, length, "s"),
+        lambda: break_even(model, chain(6), ONE, "s", accept_length=length),
+    ):
+        with pytest.raises(ConfigurationError, match="not possible"):
+            ask()
+
+
+def test_an_error_of_the_accept_length_softens_the_verdict():
+    """L·t − C over the root of its variance: with C and t nearly exact only the length's error is left."""
+    model = fit([run("a", 1, 6, cycle_ms=30.0), run("p", 1, None, decode_ms=15.0)], noise=1e-6).model
+    chances = [
+        break_even(model, chain(6), ONE, "s", accept_length=2.1, accept_length_error=e).verdict.probability_pays
+        for e in (0.1, np.array([0.1, 0.2]))
+    ]
+    assert chances[0] == pytest.approx(0.8413, abs=1e-3)  # one standard error above 2.0
+    assert chances[1] == pytest.approx([0.8413, 0.6915], abs=1e-3)
+    with pytest.raises(ConfigurationError, match="standard error"):
+        break_even(model, chain(6), ONE, "s", accept_length=2.1, accept_length_error=-1.0)
+
+
+def test_decode_pairs_at_several_batches_allow_the_affine_reading():
+    runs = [run(f"r{w}", 1, w, "slow", verify_ms=20.0 + w) for w in (3, 6)]
+    for batch in (1, 8):
+        runs += [run(f"s{batch}", batch, None, "slow", decode_ms=16.0 + batch)]
+        runs += [run(f"f{batch}", batch, None, "fast", decode_ms=13.0 + batch / 2)]
+    times = predict(fit(runs).model, chain(6), ONE, 1.0, "fast").times
+    assert times.verify_by_reading["affine"] == pytest.approx(26.0 - (3.0 + 6 / 2))  # saves 3 + T/2
+    assert times.verify_by_reading["shift"] == pytest.approx(26.0 - 7.0)  # as at the widest common batch, 8
+
+
+def test_readings_that_disagree_on_the_sign_leave_the_verdict_open():
+    model = two_settings(run("f6", 1, 6, "fast", verify_ms=20.0), run("q", 1, None, "fast", decode_ms=14.0), wide=30.0)
+    answer = break_even(model, chain(3), ONE, "fast")
+    needs = sorted(answer.by_reading.values())
+    between = break_even(model, chain(3), ONE, "fast", accept_length=(needs[0] + needs[-1]) / 2).verdict
+    assert between.verdict == "undecided"
+    assert between.probability_pays == pytest.approx(0.5)
+    least = min(abs(n - needs[-1] - 0.1) for n in needs)
+    above = break_even(model, chain(3), ONE, "fast", accept_length=needs[-1] + 0.1).verdict.probability_pays
+    alone = fit([run("6", 1, 3, "x", cycle_ms=needs[-1] * 14), run("p", 1, None, "x", decode_ms=14.0)]).model
+    sharper = break_even(alone, chain(3), ONE, "x", accept_length=needs[-1] + 0.1).verdict.probability_pays
+    assert least == pytest.approx(0.1)
+    assert above <= sharper  # the least decided reading speaks

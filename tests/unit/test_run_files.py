@@ -53,7 +53,19 @@ def test_unstated_things_are_said_to_be(csv):
             "verify_ms",
             "'abc' is not a number; allowed: a positive number, a range",
         ),
-        ("num_draft_tokens,verify_ms", "6,-1", "verify_ms", "greater than 0"),
+        ("num_draft_tokens,verify_ms", "6,-1", "verify_ms", "greater than or equal to 0.000001"),
+        ("num_draft_tokens,verify_ms", "6,1e-300", "verify_ms", "greater than or equal to 0.000001"),
+        ("num_draft_tokens,verify_ms", "6,1e200", "verify_ms", "less than or equal to 1000000000"),
+        ("num_draft_tokens,verify_ms,batch_size", "6,20,99999999999999999999", "batch_size", "less than or equal to"),
+        ("num_steps,verify_ms,draft_ms", "0,20,0.1", "draft_ms", "nothing is drafted"),
+        ("decode_ms,other_ms", "15,1", "other_ms", "needs num_draft_tokens"),
+        (
+            "num_draft_tokens,verify_ms,implied",
+            "6,20,cycle_ms",
+            "implied",
+            "names cycle_ms, which this row does not state",
+        ),
+        ("num_draft_tokens,verify_ms,nccl", "6,20,\x1b[31mred", "nccl", "match pattern"),
         ("num_draft_tokens,verify_ms", "6,nan", "verify_ms", "'nan' is not a number"),
         ("num_draft_tokens,verify_ms", "6,9..8", "verify_ms", "the range runs backwards, 9 to 8"),
         ("num_draft_tokens,verify_ms", "6,5 (6..7)", "verify_ms", "lies outside its range 6..7"),
@@ -116,6 +128,12 @@ def test_a_flood_of_faults_is_cut_and_counted(csv):
         ("[3]", "is not an object"),
         ('{"num_draft_tokens": 6}\n{nope}', "row 2: is not JSON"),
         ("num_draft_tokens,verify_ms\n6,28,9\n", "more cells than the header"),
+        ("num_draft_tokens,verify_ms\n6\n", "fewer cells than the header"),
+        ("num_draft_tokens;verify_ms\n6;28\n", "columns are parted by ';'"),
+        ("num_draft_tokens,verify_ms,\n6,28,\n", "column 3 has no name"),
+        ('[{"num_draft_tokens": 6, "verify_ms": 28, "verify_ms": 29}]', "the key 'verify_ms' stands twice"),
+        ('[{"num_draft_tokens": 6, "verify_ms": 28, "batch_size": true}]', "True is not a number"),
+        ("[" * 5000, "nested too deeply"),
         ("verify_ms,verify_ms\n6,28\n", "stands twice"),
         ("id,output_tok_s\na,1\na,2\n", "stands already"),
     ],
@@ -159,4 +177,18 @@ def test_a_byte_order_mark_and_spaces_do_no_harm(tmp_path):
     path = tmp_path / "excel.csv"
     path.write_text("num_draft_tokens, verify_ms\n 6, 28.7\n\n", encoding="utf-8-sig")
     (run,) = load_runs([path]).runs
+    assert run.figures["verify_ms"].best == 28.7
+
+
+def test_a_row_with_several_faults_lists_them_all(csv):
+    lines = faults(csv("num_draft_tokens,verify_ms,accept_length,accepted_drafts,implied", "6,28,9,40,cycle_ms"))
+    assert [line.split(", ")[2].split(":")[0] for line in lines] == ["implied", "accepted_drafts", "accept_length"]
+
+
+def test_blank_rows_are_no_runs(csv):
+    assert len(load_runs(csv("num_draft_tokens,verify_ms", "6,28.7", ",", "3,25.6")).runs) == 2
+
+
+def test_one_path_is_a_file_not_its_letters(csv):
+    (run,) = load_runs(str(csv("num_draft_tokens,verify_ms", "6,28.7"))).runs
     assert run.figures["verify_ms"].best == 28.7
