@@ -55,7 +55,7 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
 
 
-def case_options(command: Command) -> Command:
+def case_options(command: Command, *, accept_length: bool = True) -> Command:
     """What is asked about; whatever is left out is taken from the measured runs."""
     for option in reversed(
         (
@@ -64,16 +64,19 @@ def case_options(command: Command) -> Command:
             click.option("--topk", type=int, help="Branches a draft step keeps; 1 is a chain."),
             click.option("--batch-size", type=int, help="Requests running together."),
             click.option("--nccl", help="NCCL setting, by its label in the runs.  [default: each]"),
-            click.option("--accept-length", type=float, help="Accept length, bonus included.  [default: measured]"),
+            *([_ACCEPT_LENGTH] if accept_length else []),
         )
     ):
         command = option(command)
     return command
 
 
+_ACCEPT_LENGTH = click.option("--accept-length", type=float, help="Accept length, bonus included.  [default: measured]")
+
+
 def asked_from(options: dict[str, Any]) -> Asked:
     """The question in the options of `case_options`, which it takes out of them."""
-    return Asked(**{name: options.pop(name) for name in Asked.__dataclass_fields__})
+    return Asked(**{name: options.pop(name, None) for name in Asked.__dataclass_fields__})
 
 
 def read_runs(paths: tuple[Path, ...]) -> RunSet:

@@ -63,7 +63,8 @@ def _about_phases(model: CostModel) -> Iterator[str]:
     if "verify" in inside:
         yield "only whole cycles were timed: their fixed and per-token parts are the cycle's, not verify's alone"
     elif inside:
-        yield f"{_joined(inside)} not timed alone: what whole cycles have beside the timed phases is shown as other"
+        shown = "extend" if inside == ["extend"] else "other"
+        yield f"{_joined(inside)} not timed alone: what whole cycles have beside the timed phases is shown as {shown}"
     bounds = [s.label for s in model.settings if s.verify_tokens and not s.whole_cycles]
     if model.unmeasured_phases and len(model.unmeasured_phases) < len(PHASES):
         where = "" if len(bounds) == len(model.settings) else f" under NCCL {', '.join(bounds)}"

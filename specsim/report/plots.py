@@ -13,14 +13,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from specsim.breakeven import BreakEven, break_even
-from specsim.cost.model import CostModel, NcclSetting
+from specsim.cost.model import CostModel, MeasuredConfiguration, NcclSetting
 from specsim.cost.terms import PHASES
-from specsim.errors import MixedSetupError, NotIdentifiedError
+from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
+from specsim.methods import method_named
 from specsim.prediction import Prediction, predict
 from specsim.quantities import LEVEL, FloatArray, IntArray, SpecConfig, Workload
 from specsim.questions import Asked, Case, cases
 
-LINES = (("black", "-", "o"), ("dimgrey", "--", "s"), ("grey", "-.", "^"), ("darkgrey", ":", "D"))
+COLOURS, DASHES, MARKERS = ("black", "dimgrey", "grey", "darkgrey"), ("-", "--", "-.", ":"), "os^Dv<>p"
 PHASE_FILLS = {"verify": ("0.30", ""), "draft": ("0.60", "//"), "extend": ("0.80", ".."), "other": ("0.95", "xx")}
 FORMATS = ("png", "svg")
 Panel = tuple[Case, Prediction]
@@ -28,36 +29,45 @@ Panel = tuple[Case, Prediction]
 
 @dataclass(frozen=True)
 class _Curve:
-    """One NCCL setting's line: where it was drawn, and the widths at which a cycle was measured under it."""
+    """One NCCL setting's line of chains, and what was measured of it: widths, and trees with what they need."""
 
     nccl: str
     answer: BreakEven
-    measured: FloatArray
+    measured: frozenset[int]
+    trees: tuple[tuple[int, float], ...]
 
 
 def break_even_figure(model: CostModel, asked: Asked) -> Figure:
     """Break-even accept length against draft tokens for chains, a line per NCCL setting (eq. 7).
 
-    Shows the interval, the widths that were measured, the accept lengths that were, and the feasible limit;
-    beyond the measured range the line is thin. Raises NotIdentifiedError or MixedSetupError when no setting can
-    be drawn.
+    Shows the interval, the widths and trees that were measured, the accept lengths that were, and what is not
+    possible; the line is thick between measured widths only. Raises NotIdentifiedError or MixedSetupError when no
+    setting can be drawn.
     """
     batch = asked.batch_size or _one_batch(model)
-    widths = np.arange(2, max(9, int(model.ranges["verify_tokens"][1] / batch * 1.5)) + 1)
+    here = [m for m in model.measured if m.batch_size == batch]
+    widths = np.arange(2, max(9, int(max((m.num_draft_tokens for m in here), default=6) * 1.5)) + 1)
     curves = _curves(model, asked, widths, batch)
     figure, axes = _new_figure()
-    for curve, style in zip(curves, _cycled(LINES, len(curves)), strict=True):
+    for curve, style in zip(curves, _styles(len(curves)), strict=True):
         _draw_curve(axes, widths, curve, style)
-    axes.plot(widths, widths, color="black", linewidth=0.8, label="most possible (num_steps + 1)")
-    _draw_measured_lengths(axes, model, batch)
-    top = max(float(np.max(curve.answer.cost_ratio)) for curve in curves)
+    top = max(float(np.nanmax(curve.answer.cost_ratio)) for curve in curves) * 1.25
+    limit = curves[0].answer.max_accept_length
+    top = max(top, 3.0)
+    axes.fill_between(
+        widths,
+        limit,
+        np.maximum(limit, top), facecolor="none",
+                      edgecolor="0.7", hatch="//", linewidth=0.5, label=f"not possible (above {_limit_name(model)})")  # fmt: skip
+    _draw_measured_lengths(axes, here)
+    bound = ": at least" if any(curve.answer.times.lower_bound for curve in curves) else ""
     axes.set(
         xlabel="num_draft_tokens (chain, root included)",
         ylabel="accept length (bonus included)",
-        title=f"Accept length needed to break even, batch size {batch}",
-        ylim=(1, max(top * 1.25, 3)),
+        title=f"Accept length needed to break even{bound}, batch size {batch}",
+        ylim=(1, top),
     )
-    _finish(axes, model, f"bands: {LEVEL:.0%} interval; thin: outside the measured widths")
+    _finish(axes, model, f"bands: {LEVEL:.0%} interval; thick: between measured widths")
     return figure
 
 
@@ -86,10 +96,12 @@ def cycle_figure(model: CostModel, panels: Sequence[Panel]) -> Figure:
 def throughput_figure(model: CostModel, asked: Asked, spec: SpecConfig) -> Figure:
     """Throughput against accept length, a line per NCCL setting, with baselines and crossings marked (eq. 6, 7)."""
     batch = asked.batch_size or _one_batch(model)
+    if spec.max_accept_length == 1:
+        raise ConfigurationError("a cycle without drafts has an accept length of 1: there is no curve to draw")
     lengths = np.linspace(1, float(spec.max_accept_length), 60)
     labels = [asked.nccl] if asked.nccl else [s.label for s in _with_cycles(model)]
     figure, axes = _new_figure()
-    for label, style in zip(labels, _cycled(LINES, len(labels)), strict=True):
+    for label, style in zip(labels, _styles(len(labels)), strict=True):
         answer = predict(model, spec, Workload(batch), lengths, label)
         _draw_throughput(axes, lengths, answer, style)
     axes.set(
@@ -112,37 +124,60 @@ def _curves(model: CostModel, asked: Asked, widths: IntArray, batch: int) -> lis
         if asked.nccl not in (None, setting.label):
             continue
         try:
-            answer = break_even(model, SpecConfig(widths - 1, 1, widths), Workload(batch), setting.label)
+            answer = break_even(model, _chains(model, widths), Workload(batch), setting.label)
         except (MixedSetupError, NotIdentifiedError) as error:
             failed = failed or error
             continue
-        drawn.append(_Curve(setting.label, answer, np.array(setting.verify_tokens) / batch))
+        here = [m for m in model.measured if (m.nccl, m.batch_size) == (setting.label, batch)]
+        chains = frozenset(m.num_draft_tokens for m in here if m.topk == 1)
+        drawn.append(_Curve(setting.label, answer, chains, tuple(_trees(model, here))))
     if not drawn:
         model.setting(asked.nccl or model.reference)
         raise failed or NotIdentifiedError("no NCCL setting can be drawn")
     return drawn
 
 
+def _chains(model: CostModel, widths: IntArray) -> SpecConfig:
+    """The chains of the method that was run; a drafter with dummy steps has none to state."""
+    method = _method(model)
+    steps = widths - 1 if method_named(method).steps_bound_length else np.ones_like(widths)
+    return SpecConfig(steps, 1, widths, method)
+
+
+def _method(model: CostModel) -> str:
+    return model.measured[0].method if model.measured else "eagle"
+
+
+def _limit_name(model: CostModel) -> str:
+    return "num_steps + 1" if method_named(_method(model)).steps_bound_length else "num_draft_tokens"
+
+
+def _trees(model: CostModel, here: Sequence[MeasuredConfiguration]) -> Iterator[tuple[int, float]]:
+    """Width and need of every tree that was measured."""
+    for m in here:
+        if m.topk > 1:
+            spec = SpecConfig(m.num_steps, m.topk, m.num_draft_tokens, m.method)
+            yield m.num_draft_tokens, float(break_even(model, spec, Workload(m.batch_size), m.nccl).cost_ratio)
+
+
 def _draw_curve(axes: Axes, widths: IntArray, curve: _Curve, style: tuple[str, str, str]) -> None:
     colour, line, marker = style
-    ratio, outside = np.asarray(curve.answer.cost_ratio), np.asarray(curve.answer.times.extrapolated)
-    axes.fill_between(widths, *curve.answer.interval, color=colour, alpha=0.12, linewidth=0)
-    axes.plot(widths, ratio, color=colour, linestyle=line, linewidth=0.9)
-    axes.plot(
-        widths,
-        np.where(outside, np.nan, ratio),
-        color=colour,
-        linestyle=line,
-        linewidth=2.2,
-        label=f"needed, NCCL {curve.nccl}",
-    )
-    at = np.isin(widths, curve.measured)
-    axes.plot(widths[at], ratio[at], marker, color=colour, markersize=8, label=f"measured width, {curve.nccl}")
+    ratio = np.asarray(curve.answer.cost_ratio)
+    low, high = (np.asarray(end) for end in curve.answer.interval)
+    axes.fill_between(widths, low, np.where(np.isfinite(high), high, ratio), color=colour, alpha=0.12, linewidth=0)
+    axes.plot(widths, ratio, color=colour, linestyle=line, linewidth=1.0, label=f"needed, NCCL {curve.nccl}")
+    at = np.isin(widths, list(curve.measured))
+    between = np.maximum.accumulate(at) & np.maximum.accumulate(at[::-1])[::-1]
+    axes.plot(widths, np.where(between, ratio, np.nan), color=colour, linestyle=line, linewidth=2.4)
+    if at.any():
+        axes.plot(widths[at], ratio[at], marker, color=colour, markersize=8, label=f"measured, NCCL {curve.nccl}")
+    if curve.trees:
+        axes.plot(*zip(*curve.trees, strict=True), marker, color="white", markeredgecolor=colour, markersize=8,
+                  label=f"measured tree, NCCL {curve.nccl}")  # fmt: skip
 
 
-def _draw_measured_lengths(axes: Axes, model: CostModel, batch: int) -> None:
-    chains = [m for m in model.measured if m.topk == 1 and m.batch_size == batch]
-    seen = [(m.num_draft_tokens, m.accept_length) for m in chains if m.accept_length is not None]
+def _draw_measured_lengths(axes: Axes, here: Sequence[MeasuredConfiguration]) -> None:
+    seen = [(m.num_draft_tokens, m.accept_length) for m in here if m.accept_length is not None]
     if seen:
         axes.plot(
             *zip(*seen, strict=True), "*", color="white",
@@ -273,5 +308,6 @@ def _one_batch(model: CostModel) -> int:
     return min((m.batch_size for m in model.measured), default=1)
 
 
-def _cycled(styles: Sequence[tuple[str, str, str]], count: int) -> list[tuple[str, str, str]]:
-    return [styles[index % len(styles)] for index in range(count)]
+def _styles(count: int) -> list[tuple[str, str, str]]:
+    """Colour, dash and marker by line: sixteen that differ in colour or dash, markers that differ in eight."""
+    return [(COLOURS[i % 4], DASHES[(i + i // 4) % 4], MARKERS[i % len(MARKERS)]) for i in range(count)]

@@ -114,6 +114,9 @@ def test_a_smaller_noise_narrows_the_interval(run_cli, csv):
         (("fit", "-o", "no/such/folder/m.json"), "cannot be written"),
         (("plot", "-o", "one.png"), "name one KIND"),
         (("plot", "none.csv"), "none.csv: cannot be read"),
+        (("plot", "throughputt"), "did you mean 'throughput'?"),
+        (("plot", "cycle", "-o", "figure.pdf"), "png or svg"),
+        (("plot", "throughput", "--num-draft-tokens", "1"), "no curve to draw"),
         (("break-even", "--model", "m.json", "runs.csv"), "give one or the other"),
         (("frobnicate",), "No such command"),
     ],
@@ -184,3 +187,97 @@ def test_one_kind_into_one_file(run_cli, tmp_path, csv):
     target = tmp_path / "figure.svg"
     assert run_cli("plot", "throughput", csv(*PAIR), "-o", target).exit_code == 0
     assert "<svg" in target.read_text(encoding="utf-8")
+
+
+DAMAGE = {
+    "coefficients.0.name": ("verify_cubic_ms", "no term of this model"),
+    "coefficients.0.value": (-1.0, "at least 0"),
+    "covariance.0.0": (-1.0, "negative variance"),
+    "noise.relative": (-0.1, "noise must be finite"),
+    "noise.residual_dof": (-1, "noise must be finite"),
+    "reference": ("nobody", "hold the reference"),
+    "settings.0.decode_batches": ([0.0], "measured at 0.0"),
+    "ranges.batch_size": ([8.0, 1.0], "from low to high"),
+    "measured.0.num_draft_tokens": (99, "no legal configuration"),
+    "measured.0.accept_length": (99.0, "accept_length 99.0"),
+    "measured.0.nccl": ("nobody", "setting of this model"),
+    "surprise": (1, "surprise"),
+    "covariance.0": ([1.0], "covariance"),
+}
+
+
+@pytest.mark.parametrize("where", list(DAMAGE))
+def test_a_damaged_model_file_is_refused_by_name(run_cli, tmp_path, where):
+    path = tmp_path / "model.json"
+    run_cli("fit", "-o", path)
+    body = json.loads(path.read_text(encoding="utf-8"))
+    value, said = DAMAGE[where]
+    *parents, last = where.split(".")
+    target = body
+    for key in parents:
+        target = target[int(key)] if isinstance(target, list) else target[key]
+    target[int(last) if isinstance(target, list) else last] = value
+    path.write_text(json.dumps(body), encoding="utf-8")
+    for command in ("predict", "break-even"):
+        result = run_cli(command, "--model", path)
+        assert result.exit_code == 2
+        assert str(path) in result.stderr
+        assert said in result.stderr
+
+
+def test_an_excluded_run_that_the_fit_cannot_speak_of_is_no_failure(run_cli, csv):
+    path = csv("id,batch_size,num_draft_tokens,verify_ms,exclude", "a,1,6,28,", "b,1,3,25,other instrument")
+    result = run_cli("fit", path)
+    assert result.exit_code == 0
+    assert "not fitted: b (other instrument)" in result.stdout
+
+
+def test_whole_cycles_are_called_the_cycle_in_text_and_json(run_cli, csv):
+    path = csv("batch_size,num_draft_tokens,cycle_ms", "1,6,30", "1,3,27")
+    record = as_json(run_cli("fit", path, "--json"))
+    assert (record["verify_fixed_ms"], record["cycle_fixed_ms"]) == (None, pytest.approx(24.0))
+    assert {c["name"] for c in record["coefficients"] if c["runs"]} == {"cycle_fixed_ms", "cycle_per_token_ms"}
+    assert "verify_fixed_ms" not in run_cli("fit", path).stdout
+
+
+def test_a_length_from_elsewhere_says_so(run_cli):
+    record = as_json(run_cli("break-even", "--nccl", "LL-Ring-SYS", "--num-draft-tokens", 6, "--json"))
+    assert record["accept_length_elsewhere"] is True
+    assert "² measured under another NCCL setting" in run_cli("break-even", "--nccl", "LL-Ring-SYS").stdout
+
+
+def test_bounds_of_block_drafters_are_not_made_up(run_cli, csv):
+    header = "method,batch_size,num_draft_tokens,cycle_ms,decode_ms,accept_length"
+    path = csv(header, "dflash,1,8,20,,2.4", "dflash,1,4,18,,1.9", ",1,,,12,")
+    record = as_json(run_cli("break-even", path, "--num-draft-tokens", 6, "--json"))
+    assert (record["accept_length_bounds"], record["verdict"]) == (None, "not measured")
+
+
+def test_bounds_of_several_depths_are_taken_together(run_cli, csv):
+    """2.0 at 2 steps leaves 2.0 to 3.0 at 4, and 2.2 at 8 leaves 1.6 to 2.2: together 2.0 to 2.2."""
+    header = "batch_size,num_steps,cycle_ms,decode_ms,accept_length"
+    path = csv(header, "1,2,20,,2.0", "1,8,26,,2.2", "1,,,12,")
+    bounds = as_json(run_cli("break-even", path, "--num-steps", 4, "--json"))["accept_length_bounds"]
+    assert (bounds["low"], bounds["high"]) == (pytest.approx(2.0), pytest.approx(2.2))
+
+
+def test_bounds_decide_only_outside_the_whole_interval(run_cli, csv):
+    """2.4 at 5 steps leaves 1.56 to 2.4 at 2; a need far below or above is decided, one between is not."""
+    header = "batch_size,num_steps,cycle_ms,decode_ms,accept_length"
+    verdicts = [
+        as_json(
+            run_cli("break-even", csv(header, "1,5,30,,2.4", f"1,2,{cycle},,", "1,,,10,"), "--num-steps", 2, "--json")
+        )["verdict"]
+        for cycle in (14, 20, 27)
+    ]
+    assert verdicts == ["pays", "not measured", "does not pay"]
+
+
+def test_repeats_and_ranges_of_a_length_carry_their_error(run_cli, csv):
+    header = "batch_size,num_steps,cycle_ms,decode_ms,accept_length"
+    errors = []
+    for length in ("2.1", "2.0;2.2", "2.0..2.2"):
+        record = as_json(run_cli("break-even", csv(header, f"1,5,20,,{length}", "1,,,10,"), "--json"))
+        errors.append((record["accept_length_error"], record["accept_length_error_known"]))
+    # two repeats ±0.1: s = 0.1414, over √2; a uniform law of half-width 0.1: 0.1/√3
+    assert errors == [(0.0, False), (pytest.approx(0.1), True), (pytest.approx(0.1 / 3**0.5), True)]
