@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from specsim.acceptance import AcceptanceLaw, TreeLaw, required_accept_rate
+from specsim.acceptance.lengths import Lengths
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel, MeasuredConfiguration
 from specsim.cost.terms import Cycle
@@ -16,7 +18,7 @@ from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedErr
 from specsim.fitting.acceptance import PRIOR_MEDIAN, AcceptanceFit, LengthObservation, fit_acceptance
 from specsim.grid import Cells, Chunk, Columns, IntArray, Part, Plan, evaluate, verify_readings
 from specsim.methods import method_named
-from specsim.quantities import BoolArray, FloatArray, SpecConfig, Workload, is_legal
+from specsim.quantities import BoolArray, FloatArray, Floats, SpecConfig, Workload, is_legal
 from specsim.questions import Unanswered
 from specsim.uncertainty import quantile
 
@@ -27,19 +29,34 @@ _CHUNK_CELLS = 1 << 19  # about 50 MB of arrays: small beside 1 GiB, large besid
 # -- what is asked ---------------------------------------------------------------------------------------------------
 
 
+def drafting_method(model: CostModel) -> str:
+    """The drafting method of the model's runs; "eagle" where they have none, or several."""
+    methods = {m.method for m in model.measured}
+    return methods.pop() if len(methods) == 1 else "eagle"
+
+
 def law_from(model: CostModel) -> AcceptanceFit:
     """The law of acceptance fitted to the accept lengths of the model's own runs (section 7).
 
-    Raises NotIdentifiedError when no run among them has one.
+    A drafter with dummy steps counts as a chain of num_draft_tokens − 1 steps. Raises NotIdentifiedError when no run
+    has an accept length.
     """
+    stepped = method_named(drafting_method(model)).steps_bound_length
     seen = [
-        LengthObservation(m.num_steps, m.topk, m.num_draft_tokens, m.accept_length, standard_error=_error(m))
+        LengthObservation(*_drafted(m), m.accept_length, standard_error=_error(m))
         for m in model.measured
-        if m.accept_length is not None and m.num_steps > 0 and method_named(m.method).steps_bound_length
+        if m.accept_length is not None and min(_drafted(m)) > 0 and method_named(m.method).steps_bound_length == stepped
     ]
     if not seen:
         raise NotIdentifiedError("no run among these has an accept length: state the accept rate (--accept-rate)")
     return fit_acceptance(seen)
+
+
+def _drafted(spec: SpecConfig | MeasuredConfiguration) -> tuple[Any, Any, Any]:
+    """Steps, topk and draft tokens as a law takes them: where steps are dummies, a chain as deep as it can be accepted."""
+    if method_named(spec.method).steps_bound_length:
+        return spec.num_steps, spec.topk, spec.num_draft_tokens
+    return spec.num_draft_tokens - 1, np.ones_like(spec.num_draft_tokens)[()], spec.num_draft_tokens
 
 
 def _error(measured: MeasuredConfiguration) -> float | None:
@@ -87,11 +104,15 @@ class Axes:
         batch_size: Iterable[int] | None = None,
         nccl: Iterable[str] | None = None,
     ) -> Axes:
-        """What is stated, completed: steps 1 to 8, topk 1, 2, 4, draft tokens 2 to 32, what was run for the rest."""
+        """What is stated, completed: steps 1 to 8, topk 1, 2, 4, draft tokens 2 to 32, what was run for the rest.
+
+        A method whose steps are dummies has num_steps 1 and topk 1 alone.
+        """
         measured = {m.batch_size for m in model.measured} or {1}
+        stepped = method_named(drafting_method(model)).steps_bound_length
         return cls(
-            tuple(range(1, 9) if num_steps is None else num_steps),
-            tuple((1, 2, 4) if topk is None else topk),
+            tuple((range(1, 9) if stepped else (1,)) if num_steps is None else num_steps),
+            tuple(((1, 2, 4) if stepped else (1,)) if topk is None else topk),
             tuple(range(2, 33) if num_draft_tokens is None else num_draft_tokens),
             tuple(measured if batch_size is None else batch_size),
             tuple([s.label for s in model.settings] if nccl is None else nccl),
@@ -116,7 +137,8 @@ class Sweep:
     """What `sweep` answers, by (nccl, batch size, configuration) in the order of `axes` and `spec`.
 
     `spec` holds the G legal configurations, the present one among them, as arrays of shape (G,), `accept_length`
-    theirs by `law`, `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch
+    theirs by `law`, `length_low` and `length_high` the ends of their intervals (the lengths themselves where the law
+    counts as known), `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch
     size and setting, `cells` everything about every cell, if kept. `best` is the (setting, batch size) index whose
     best cell has the highest speed-up, None without any baseline; `tied_with_best`, of shape (nccl, batch size),
     where another's cannot be told from that. `illegal` counts the combinations of steps, topk and draft tokens left
@@ -126,7 +148,9 @@ class Sweep:
     axes: Axes
     spec: SpecConfig
     accept_length: FloatArray
-    law: str
+    length_low: FloatArray
+    length_high: FloatArray
+    law: AcceptanceLaw | AcceptanceFit
     present: int | None
     allow_mixed: bool
     decode_ms: FloatArray
@@ -193,7 +217,7 @@ _COUNTS = ("num_steps", "topk", "num_draft_tokens")
 
 def sweep(
     model: CostModel,
-    law: AcceptanceLaw,
+    law: AcceptanceLaw | AcceptanceFit,
     axes: Axes,
     *,
     present: SpecConfig | None = None,
@@ -202,9 +226,10 @@ def sweep(
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
-    """Evaluate every legal combination of the axes (eq. 6–8, 11) at the law's accept lengths, which count as known.
+    """Evaluate every legal combination of the axes (eq. 6–8, 11) at the law's accept lengths.
 
-    `present` joins the configurations and gets its regret. Like for like, unless `allow_mixed` lets the nearest
+    The lengths of an AcceptanceLaw count as known; those of an AcceptanceFit have intervals, and margins and ties
+    with them. A drafter with dummy steps counts as a chain of num_draft_tokens − 1 steps. `present` joins the configurations and gets its regret. Like for like, unless `allow_mixed` lets the nearest
     baseline stand in as in `break_even`. Without `keep_cells` memory does not grow with the cells. `progress` is
     told the cells done and all cells. Raises ConfigurationError when nothing is legal or a length is impossible,
     UnknownSettingError for a setting without runs, NotIdentifiedError when the runs answer no cell.
@@ -222,7 +247,8 @@ def sweep(
     decode_ms = np.array([decode.value for decode in plan.decode])
     unanswered = tuple(Unanswered(label, why) for label, why in open_because.items())
     missing = {n: why for n in axes.nccl if (why := _decode(model, n, plan.batch_size, allow_mixed)[1])}
-    given = (axes, plan.spec, plan.accept_length, str(law), plan.present, allow_mixed)
+    ends = (plan.lengths.low, plan.lengths.high) if plan.lengths else (plan.accept_length, plan.accept_length)
+    given = (axes, plan.spec, plan.accept_length, *ends, law, plan.present, allow_mixed)
     return Sweep(*given, decode_ms, columns, cells, best, tied, illegal, unanswered, missing)
 
 
@@ -269,21 +295,28 @@ def _store(part: Part, cells: Cells | None) -> None:
 
 
 def _plan(
-    model: CostModel, law: AcceptanceLaw, axes: Axes, present: SpecConfig | None, allow_mixed: bool, keep_cells: bool
+    model: CostModel,
+    law: AcceptanceLaw | AcceptanceFit,
+    axes: Axes,
+    present: SpecConfig | None,
+    allow_mixed: bool,
+    keep_cells: bool,
 ) -> tuple[Plan, int]:
     """What all chunks share, and how many combinations were left out as illegal."""
-    methods = {m.method for m in model.measured}
-    spec, illegal, at = _configurations(axes, methods.pop() if len(methods) == 1 else "eagle", present)
-    length = _lengths(law, spec)
+    spec, illegal, at = _configurations(axes, drafting_method(model), present)
+    length, lengths = _lengths(law, spec)
     one, two = (model.rest(Cycle.of(spec, Workload(batch), model.setup.engine)) for batch in (1, 2))
     per_request = two - one
     batch = np.array(axes.batch_size, dtype=float)
     decode = tuple(_decode(model, label, batch, allow_mixed)[0] for label in axes.nccl)
-    return Plan(model, spec, length, batch, axes.nccl, decode, one - per_request, per_request, at, keep_cells), illegal
+    rest = (one - per_request, per_request)
+    return Plan(model, spec, length, batch, axes.nccl, decode, *rest, at, keep_cells, lengths), illegal
 
 
 def _configurations(axes: Axes, method: str, present: SpecConfig | None) -> tuple[SpecConfig, int, int | None]:
     """The legal configurations by ascending width, how many combinations are not, and where the present one is."""
+    if not method_named(method).steps_bound_length and len(axes.num_steps) * len(axes.topk) > 1:
+        raise ConfigurationError(f"num_steps and topk of {method} are dummies: sweep num_draft_tokens, and one of each")
     grid = np.meshgrid(axes.num_steps, axes.topk, axes.num_draft_tokens, indexing="ij")
     steps, topk, width = (np.ravel(axis) for axis in grid)
     keep = is_legal(steps, topk, width, method)
@@ -299,9 +332,17 @@ def _configurations(axes: Axes, method: str, present: SpecConfig | None) -> tupl
     return SpecConfig(rows[:, 1], rows[:, 2], rows[:, 0], method), int(keep.size - keep.sum()), at
 
 
-def _lengths(law: AcceptanceLaw, spec: SpecConfig) -> FloatArray:
+def _lengths(law: AcceptanceLaw | AcceptanceFit, spec: SpecConfig) -> tuple[FloatArray, Lengths | None]:
+    """The law's accept lengths, and what an uncertain law does not know of them."""
+    if not isinstance(law, AcceptanceFit):
+        return _possible(law.accept_length(*_drafted(spec)), spec), None
+    lengths = law.lengths(*_drafted(spec))
+    return _possible(lengths.value, spec), lengths
+
+
+def _possible(lengths: Floats, spec: SpecConfig) -> FloatArray:
     """The law's accept lengths, each between 1 and the most that its configuration allows."""
-    length, most = np.broadcast_arrays(law.accept_length(*(getattr(spec, n) for n in _COUNTS)), spec.max_accept_length)
+    length, most = np.broadcast_arrays(lengths, spec.max_accept_length)
     possible = abs(length - np.clip(length, 1, most)) <= _ROUNDING  # a law's last digit is no wrong length
     if not possible.all():
         at = int(np.argmin(possible))
@@ -361,15 +402,16 @@ def _best_speedup(plan: Plan, columns: Columns) -> tuple[tuple[int, int] | None,
     if np.isnan(points).all():
         return None, np.zeros(shape, dtype=bool)
     setting, batch = (int(at) for at in np.unravel_index(np.nanargmax(points), shape))
-    tied, covariance = np.zeros(shape, dtype=bool), plan.model.covariance_matrix
+    tied, half_width = np.zeros(shape, dtype=bool), quantile(plan.model.noise.residual_dof)
+    apart = plan.lengths.square_apart(columns.best[setting, batch], columns.best) if plan.lengths else np.zeros(shape)
     for name, top in speedups[setting][1].items():
         best = Estimate(top.value[batch], top.gradient[batch])
         for index, (_, readings) in enumerate(speedups):
             for other, estimate in readings.items():
                 if index != setting or other == name:  # one setting is read one way at a time
                     shortfall = Estimate(best.value - estimate.value, best.gradient - estimate.gradient)
-                    reach = quantile(plan.model.noise.residual_dof) * np.sqrt(shortfall.variance(covariance))
-                    tied[index] |= shortfall.value <= reach
+                    variance = shortfall.variance(plan.model.covariance_matrix)
+                    tied[index] |= shortfall.value <= np.sqrt(half_width**2 * variance + apart[index])
     return (setting, batch), tied
 
 

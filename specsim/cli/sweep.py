@@ -109,7 +109,7 @@ def command(
     """
     model = model_from(runs, model_path, noise, allow_mixed)
     asked = Axes.completed(model, **{name: values or None for name, values in axes.items()})
-    law = law_from(model).law if accept_rate is None else assumed_law(accept_rate)
+    law = law_from(model) if accept_rate is None else assumed_law(accept_rate)
     found = sweep(
         model, law, asked, present=present, allow_mixed=allow_mixed, keep_cells=csv_path is not None,
         progress=Progress("sweep"),

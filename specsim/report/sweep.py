@@ -36,7 +36,7 @@ def sweep_record(model: CostModel, found: Sweep) -> Record:
     return {
         **rows[0],
         "best_of_all": "speedup" if found.best is not None else "output_tok_s",
-        "law": found.law,
+        "law": str(found.law),
         "cells": {"evaluated": found.evaluated, "illegal_combinations": found.illegal, **totals(found)},
         "axes": asdict(found.axes),
         "flags": [asdict(each) for each in engine_flags(best.spec)],
