@@ -134,10 +134,11 @@ class Plan:
 
     @cached_property
     def beyond(self) -> BoolArray:
-        """Where steps or topk lie outside what was measured, by configuration (eq. 14)."""
+        """Where steps or topk lie outside what was measured, or what the law was fitted to, by configuration (eq. 14)."""
         beyond = self.model.beyond(Cycle.of(self.spec, Workload(1), self.model.setup.engine))
         masks = [mask for name, mask in beyond.items() if name in ("num_steps", "topk")]
-        outside: BoolArray = np.any([*masks, np.zeros(self.accept_length.size, dtype=bool)], axis=0)
+        of_law = np.zeros(self.accept_length.size, dtype=bool) if self.lengths is None else self.lengths.extrapolated
+        outside: BoolArray = np.any([*masks, of_law], axis=0)
         return outside
 
     @cached_property

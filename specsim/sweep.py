@@ -124,12 +124,18 @@ class Axes:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell by name: its configuration, batch size, NCCL setting and accept length."""
+    """One cell by name: its configuration, batch size, NCCL setting and accept length.
+
+    `accept_interval` holds the ends of the length's interval where its law is uncertain, `accept_extrapolated` is
+    whether it lies beyond what that law was fitted to.
+    """
 
     spec: SpecConfig
     batch_size: int
     nccl: str
     accept_length: float
+    accept_interval: tuple[float, float] | None
+    accept_extrapolated: bool
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,7 @@ class Sweep:
     """What `sweep` answers, by (nccl, batch size, configuration) in the order of `axes` and `spec`.
 
     `spec` holds the G legal configurations, the present one among them, as arrays of shape (G,), `accept_length`
-    theirs by `law`, `length_low` and `length_high` the ends of their intervals (the lengths themselves where the law
-    counts as known), `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch
+    theirs by `law`, `lengths` what is not known of them (None where the law counts as known), `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch
     size and setting, `cells` everything about every cell, if kept. `best` is the (setting, batch size) index whose
     best cell has the highest speed-up, None without any baseline; `tied_with_best`, of shape (nccl, batch size),
     where another's cannot be told from that. `illegal` counts the combinations of steps, topk and draft tokens left
@@ -148,8 +153,7 @@ class Sweep:
     axes: Axes
     spec: SpecConfig
     accept_length: FloatArray
-    length_low: FloatArray
-    length_high: FloatArray
+    lengths: Lengths | None
     law: AcceptanceLaw | AcceptanceFit
     present: int | None
     allow_mixed: bool
@@ -161,6 +165,17 @@ class Sweep:
     illegal: int
     unanswered: tuple[Unanswered, ...]
     no_baseline: dict[str, str]
+
+    @property
+    def law_notes(self) -> tuple[str, ...]:
+        """Everything that qualifies the accept lengths, in sentences."""
+        fitted = self.law.notes if isinstance(self.law, AcceptanceFit) else ()
+        trees = bool(((np.asarray(self.spec.topk) > 1) & (np.asarray(self.spec.num_steps) > 0)).any())
+        assumed = isinstance(self.law, TreeLaw) and self.law.rank_exponent == PRIOR_MEDIAN[2]
+        notes = [_ASSUMED_RANKS] if assumed and trees else []
+        if not method_named(self.spec.method).steps_bound_length:
+            notes.append(f"num_steps and topk of {self.spec.method} are dummies: {_DUMMIES}")
+        return (*fitted, *notes)
 
     @property
     def evaluated(self) -> int:
@@ -208,11 +223,19 @@ class Sweep:
         """The cell at an index, by name."""
         steps, topk, width = (int(np.asarray(getattr(self.spec, name))[configuration]) for name in _COUNTS)
         spec = SpecConfig(steps, topk, width, self.spec.method)
-        length = float(self.accept_length[configuration])
-        return Cell(spec, self.axes.batch_size[batch], self.axes.nccl[setting], length)
+        length, told, ends, beyond = float(self.accept_length[configuration]), self.lengths, None, False
+        if told is not None:
+            ends = float(told.low[configuration]), float(told.high[configuration])
+            beyond = bool(told.extrapolated[configuration])
+        return Cell(spec, self.axes.batch_size[batch], self.axes.nccl[setting], length, ends, beyond)
 
 
 _COUNTS = ("num_steps", "topk", "num_draft_tokens")
+_ASSUMED_RANKS = (
+    f"the lengths of trees rest on the default prior's rank_exponent, {PRIOR_MEDIAN[2]:.2f}: an acceptance rate tells"
+    " nothing of the candidates after the first, and that it is uncertain is in no interval"
+)
+_DUMMIES = "accept lengths are those of a chain of num_draft_tokens − 1 drafts"
 
 
 def sweep(
@@ -247,8 +270,7 @@ def sweep(
     decode_ms = np.array([decode.value for decode in plan.decode])
     unanswered = tuple(Unanswered(label, why) for label, why in open_because.items())
     missing = {n: why for n in axes.nccl if (why := _decode(model, n, plan.batch_size, allow_mixed)[1])}
-    ends = (plan.lengths.low, plan.lengths.high) if plan.lengths else (plan.accept_length, plan.accept_length)
-    given = (axes, plan.spec, plan.accept_length, *ends, law, plan.present, allow_mixed)
+    given = (axes, plan.spec, plan.accept_length, plan.lengths, law, plan.present, allow_mixed)
     return Sweep(*given, decode_ms, columns, cells, best, tied, illegal, unanswered, missing)
 
 

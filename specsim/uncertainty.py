@@ -55,14 +55,14 @@ def ratio_interval(
 
 
 def difference_interval(
-    one: tuple[FloatArray, FloatArray, FloatArray], other: tuple[FloatArray, FloatArray, FloatArray]
+    one: tuple[Floats, Floats, Floats], other: tuple[Floats, Floats, Floats]
 ) -> tuple[FloatArray, FloatArray]:
     """Ends of the interval of one − other (eq. 11), independent, each a value with its low and high end.
 
     Elementwise, arguments broadcast. On either side the two reaches add in squares, so intervals may be lopsided.
     """
     (value, low, high), (taken, least, most) = one, other
-    middle = value - taken
+    middle = np.asarray(value) - taken
     down = np.sqrt(np.square(value - low) + np.square(most - taken))
     up = np.sqrt(np.square(high - value) + np.square(taken - least))
     return middle - down, middle + up

@@ -7,7 +7,7 @@ from typing import final
 
 import numpy as np
 
-from specsim.quantities import FloatArray, IntArray
+from specsim.quantities import BoolArray, FloatArray, IntArray
 
 
 @final
@@ -17,7 +17,8 @@ class Lengths:
 
     `value`, `low` and `high`, of shape (n,), are the lengths and the ends of their intervals. `shared`, of shape
     (n, p), is how far log(value) moves along each of p independent directions of the law's parameters; `own`, of
-    shape (n,), is the law's relative error at each, which no two configurations share.
+    shape (n,), is the law's relative error at each, which no two configurations share. `extrapolated` marks those
+    deeper, or with more branches, than any that the law was fitted to.
     """
 
     value: FloatArray
@@ -25,6 +26,7 @@ class Lengths:
     high: FloatArray
     shared: FloatArray
     own: FloatArray
+    extrapolated: BoolArray
 
     def square_apart(self, one: IntArray, other: IntArray) -> FloatArray:
         """Squared half-width of log(L_one/L_other) (eq. 11); what moves both alike cancels. Indices broadcast."""

@@ -20,7 +20,7 @@ from specsim.cli.options import (
 from specsim.cli.progress import Progress
 from specsim.quantities import SpecConfig
 from specsim.report.sweep import sweep_record, sweep_text, write_csv
-from specsim.sweep import Axes, assumed_law, law_from, sweep
+from specsim.sweep import Axes, assumed_law, drafting_method, law_from, sweep
 
 _MOST_VALUES = 1_000_000
 
@@ -41,15 +41,14 @@ def counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     return tuple(found)
 
 
-def configuration(_: click.Context, __: click.Parameter, value: str | None) -> SpecConfig | None:
-    """The configuration of a text such as 3/1/4; a usage error says what is allowed."""
+def configuration(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """Steps, topk and draft tokens of a text such as 3/1/4; a usage error says what is allowed."""
     if value is None:
         return None
     pieces = [piece.strip() for piece in value.split("/")]
     if len(pieces) != 3 or not all(piece.isdecimal() for piece in pieces):
         raise click.BadParameter(f"{value!r} is not num_steps/topk/num_draft_tokens, such as 3/1/4")
-    steps, topk, width = (int(piece) for piece in pieces)
-    return SpecConfig(steps, topk, width)
+    return tuple(int(piece) for piece in pieces)
 
 
 def axis_options(command: Any) -> Any:
@@ -94,7 +93,7 @@ def axis_options(command: Any) -> Any:
 def command(
     runs: tuple[Path, ...],
     accept_rate: float | None,
-    present: SpecConfig | None,
+    present: tuple[int, int, int] | None,
     model_path: Path | None,
     noise: float | None,
     allow_mixed: bool,
@@ -110,8 +109,9 @@ def command(
     model = model_from(runs, model_path, noise, allow_mixed)
     asked = Axes.completed(model, **{name: values or None for name, values in axes.items()})
     law = law_from(model) if accept_rate is None else assumed_law(accept_rate)
+    mine = None if present is None else SpecConfig(*present, drafting_method(model))
     found = sweep(
-        model, law, asked, present=present, allow_mixed=allow_mixed, keep_cells=csv_path is not None,
+        model, law, asked, present=mine, allow_mixed=allow_mixed, keep_cells=csv_path is not None,
         progress=Progress("sweep"),
     )  # fmt: skip
     if csv_path is not None:

@@ -219,7 +219,8 @@ class AcceptanceFit:
             up += np.square(np.maximum(np.maximum(*moves), 0.0))
             shared.append(np.log(above / below) / 2)
         low, high = (1 + num_steps * _expit(score + reach) for reach in (-np.sqrt(down), np.sqrt(up)))
-        return Lengths(length, low, high, np.stack(shared, axis=1), own)
+        beyond = np.asarray(self.is_extrapolated(num_steps, topk))
+        return Lengths(length, low, high, np.stack(shared, axis=1), own, beyond)
 
     def _moved(self, config: tuple[IntArray, ...]) -> Iterator[tuple[FloatArray, FloatArray]]:
         """The lengths at both ends of the LEVEL interval along each principal axis of the parameters' uncertainty."""
