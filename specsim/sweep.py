@@ -106,13 +106,15 @@ class Axes:
     ) -> Axes:
         """What is stated, completed: steps 1 to 8, topk 1, 2, 4, draft tokens 2 to 32, what was run for the rest.
 
-        A method whose steps are dummies has num_steps 1 and topk 1 alone.
+        A method whose steps are dummies has one pair of steps and topk, as it was run.
         """
         measured = {m.batch_size for m in model.measured} or {1}
-        stepped = method_named(drafting_method(model)).steps_bound_length
+        steps, branches = list(range(1, 9)), [1, 2, 4]
+        if not method_named(drafting_method(model)).steps_bound_length:
+            steps, branches = [model.measured[0].num_steps], [model.measured[0].topk]
         return cls(
-            tuple((range(1, 9) if stepped else (1,)) if num_steps is None else num_steps),
-            tuple(((1, 2, 4) if stepped else (1,)) if topk is None else topk),
+            tuple(steps if num_steps is None else num_steps),
+            tuple(branches if topk is None else topk),
             tuple(range(2, 33) if num_draft_tokens is None else num_draft_tokens),
             tuple(measured if batch_size is None else batch_size),
             tuple([s.label for s in model.settings] if nccl is None else nccl),

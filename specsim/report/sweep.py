@@ -61,7 +61,7 @@ def _law(found: Sweep) -> Record:
     """The law of acceptance, as `specsim accept` has it, and whether its lengths count as known."""
     if isinstance(found.law, AcceptanceFit):
         return {**law_record(found.law), "law_known": False}
-    parameters = asdict(found.law) if is_dataclass(found.law) else {}
+    parameters: Record = asdict(found.law) if is_dataclass(found.law) else {}
     law: Record = {"name": type(found.law).__name__, **parameters}
     return {"law": law, "law_intervals": {}, "not_identified": [], "misfit": None, "law_known": True}
 
