@@ -120,6 +120,22 @@ class Axes:
             tuple([s.label for s in model.settings] if nccl is None else nccl),
         )
 
+    @classmethod
+    def chains(
+        cls,
+        model: CostModel,
+        *,
+        num_steps: Iterable[int] | None = None,
+        batch_size: Iterable[int] | None = None,
+        nccl: Iterable[str] | None = None,
+    ) -> Axes:
+        """The chains alone (topk 1) of what is stated, completed: every depth with its own width."""
+        steps = tuple(range(1, 9) if num_steps is None else num_steps)
+        widths = [depth + 1 for depth in steps]
+        return cls.completed(
+            model, num_steps=steps, topk=(1,), num_draft_tokens=widths, batch_size=batch_size, nccl=nccl
+        )
+
 
 # -- what is answered ------------------------------------------------------------------------------------------------
 
@@ -213,6 +229,16 @@ class Sweep:
     def feasible(self) -> BoolArray:
         """Where any accept length breaks even (eq. 8); False without a baseline."""
         return self.cost_ratio <= np.asarray(self.spec.max_accept_length)
+
+    @property
+    def tied(self) -> BoolArray:
+        """The cells that cannot be told from the best at their batch size and setting."""
+        return self.kept.tied
+
+    @property
+    def extrapolated(self) -> BoolArray:
+        """The cells outside what was measured, or what the law was fitted to (eq. 14)."""
+        return self.kept.extrapolated
 
     @property
     def kept(self) -> Cells:
@@ -491,13 +517,61 @@ def heat_map(found: Sweep, quantity: str, *, nccl: str, batch_size: int, topk: i
 
 
 @dataclass(frozen=True)
+class TopkMap:
+    """One quantity over num_steps (rows) and num_draft_tokens (columns), each with the topk at which it is highest.
+
+    `values` are NaN, and `topk` 0, where no combination is legal or answered; `extrapolated` belongs to that topk,
+    `tied` to any: where some topk cannot be told from the best of all.
+    """
+
+    num_steps: tuple[int, ...]
+    num_draft_tokens: tuple[int, ...]
+    values: FloatArray
+    topk: IntArray
+    tied: BoolArray
+    extrapolated: BoolArray
+
+
+def best_topk_map(found: Sweep, quantity: str, *, nccl: str, batch_size: int) -> TopkMap:
+    """A quantity of a Sweep by steps and draft tokens at the topk of the axes where it is highest, for drawing.
+
+    Raises ConfigurationError as `heat_map`.
+    """
+
+    def layers(name: str) -> FloatArray:
+        every = (heat_map(found, name, nccl=nccl, batch_size=batch_size, topk=k) for k in found.axes.topk)
+        return np.stack([each.values for each in every])
+
+    rows, columns = (np.unique(getattr(found.spec, name)).tolist() for name in ("num_steps", "num_draft_tokens"))
+    values = np.nan_to_num(layers(quantity), nan=-np.inf)
+    at = values.argmax(axis=0)[None]
+    best = np.take_along_axis(values, at, axis=0)[0]
+    answered = np.isfinite(best)
+    extrapolated = np.take_along_axis(layers("extrapolated"), at, axis=0)[0] == 1
+    return TopkMap(
+        tuple(rows),
+        tuple(columns),
+        np.where(answered, best, np.nan),
+        np.where(answered, np.array(found.axes.topk)[at[0]], 0),
+        (layers("tied") == 1).any(axis=0),
+        answered & extrapolated,
+    )
+
+
+@dataclass(frozen=True)
 class BreakEvenMap:
-    """What chains need by batch_size (rows) and num_steps (columns): C/t, and the rate (eq. 9), NaN where none will do."""
+    """What chains need by batch_size (rows) and num_steps (columns): C/t, and the rate (eq. 9), NaN where none will do.
+
+    `accept_rate`, by num_steps, is the constant rate that gives a chain the law's accept length; `undecided` marks
+    where the interval of the margin holds 0.
+    """
 
     batch_size: tuple[int, ...]
     num_steps: tuple[int, ...]
     cost_ratio: FloatArray
     required_accept_rate: FloatArray
+    accept_rate: FloatArray
+    undecided: BoolArray
 
 
 def break_even_map(found: Sweep, *, nccl: str) -> BreakEvenMap:
@@ -506,15 +580,22 @@ def break_even_map(found: Sweep, *, nccl: str) -> BreakEvenMap:
     Raises ConfigurationError when the sweep kept no cells, has no such setting, or no chain.
     """
     setting = _index("nccl", found.axes.nccl, nccl)
-    chains = np.flatnonzero((np.asarray(found.spec.topk) == 1) & (np.asarray(found.spec.num_steps) > 0))
+    stepped = method_named(found.spec.method).steps_bound_length
+    chains = np.flatnonzero((np.asarray(found.spec.topk) == 1) & (np.asarray(found.spec.num_steps) > 0) & stepped)
     if not chains.size:
         raise ConfigurationError(
-            "the sweep has no chain (topk 1): the acceptance rate that a tree needs has no formula"
+            "the sweep has no chain (topk 1) with steps: the acceptance rate that anything else needs has no formula"
         )
     steps = np.asarray(found.spec.num_steps)[chains]
     need = found.cost_ratio[setting][:, chains]
-    rate = np.asarray(required_accept_rate(need, steps))
-    return BreakEvenMap(found.axes.batch_size, tuple(steps.tolist()), need, rate)
+    return BreakEvenMap(
+        found.axes.batch_size,
+        tuple(steps.tolist()),
+        need,
+        np.asarray(required_accept_rate(need, steps)),
+        np.asarray(required_accept_rate(found.accept_length[chains], steps)),
+        (found.kept.margin_low[setting][:, chains] <= 0) & (found.kept.margin_high[setting][:, chains] >= 0),
+    )
 
 
 def _index(axis: str, values: tuple[int, ...] | tuple[str, ...], value: int | str) -> int:

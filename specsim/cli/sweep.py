@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from specsim.cli.options import (
+    accept_rate_option,
+    counts,
     example,
     fit_options,
     json_option,
@@ -21,24 +23,6 @@ from specsim.cli.progress import Progress
 from specsim.quantities import SpecConfig
 from specsim.report.sweep import sweep_record, sweep_text, write_csv
 from specsim.sweep import Axes, assumed_law, drafting_method, law_from, sweep
-
-_MOST_VALUES = 1_000_000
-
-
-def counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """The whole numbers of a text such as 1-8 or 1,2,4; a usage error says what is allowed."""
-    if value is None:
-        return None
-    found: list[int] = []
-    for piece in value.split(","):
-        low, dash, high = (part.strip() for part in piece.partition("-"))
-        if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise click.BadParameter(f"{piece.strip()!r} is neither a whole number nor a range such as 1-8")
-        last = int(high or low)
-        if not 0 <= last - int(low) < _MOST_VALUES:
-            raise click.BadParameter(f"{piece.strip()!r} runs backwards, or over more than {_MOST_VALUES:,} values")
-        found += range(int(low), last + 1)
-    return tuple(found)
 
 
 def configuration(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -77,9 +61,7 @@ def axis_options(command: Any) -> Any:
 )
 @runs_argument
 @axis_options
-@click.option(
-    "--accept-rate", type=click.FloatRange(0, 1), help="One acceptance rate a token.  [default: the law of the runs]"
-)
+@accept_rate_option
 @click.option(
     "--present",
     callback=configuration,

@@ -40,7 +40,7 @@ def sweep_record(model: CostModel, found: Sweep) -> Record:
     return {
         **rows[0],
         "best_of_all": "speedup" if found.best is not None else "output_tok_s",
-        **_law(found),
+        **law_of(found),
         "cells": {"evaluated": found.evaluated, "illegal_combinations": found.illegal, **totals(found)},
         "axes": asdict(found.axes),
         "flags": [asdict(each) for each in engine_flags(best.spec)],
@@ -57,7 +57,7 @@ def sweep_record(model: CostModel, found: Sweep) -> Record:
     }
 
 
-def _law(found: Sweep) -> Record:
+def law_of(found: Sweep) -> Record:
     """The law of acceptance, as `specsim accept` has it, and whether its lengths count as known."""
     if isinstance(found.law, AcceptanceFit):
         return {**law_record(found.law), "law_known": False}
