@@ -165,7 +165,8 @@ class Sweep:
     size and setting, `cells` everything about every cell, if kept. `best` is the (setting, batch size) index whose
     best cell has the highest speed-up, None without any baseline; `tied_with_best`, of shape (nccl, batch size),
     where another's cannot be told from that. `illegal` counts the combinations of steps, topk and draft tokens left
-    out. `unanswered` says why cells are open, `no_baseline` why margins are, by setting.
+    out. `unanswered` says why cells are open, `no_baseline` why margins are, `mixed_baseline` what is not like for like
+    where mixing is allowed, by setting.
     """
 
     axes: Axes
@@ -183,6 +184,7 @@ class Sweep:
     illegal: int
     unanswered: tuple[Unanswered, ...]
     no_baseline: dict[str, str]
+    mixed_baseline: dict[str, str]
 
     @property
     def law_notes(self) -> tuple[str, ...]:
@@ -247,6 +249,18 @@ class Sweep:
             raise ConfigurationError("this sweep kept no cells: ask with keep_cells=True")
         return self.cells
 
+    def place(self, nccl: str | None = None, batch_size: int | None = None) -> tuple[int, int]:
+        """The (setting, batch size) index of what is stated, of the best of all for the rest.
+
+        Best by speed-up, or by throughput where nothing has a baseline. Raises ConfigurationError on a value that is
+        not on its axis.
+        """
+        rates = self.columns.best_output_tok_s
+        setting, batch = self.best or np.unravel_index(int(np.nanargmax(rates)), rates.shape)
+        setting = setting if nccl is None else _index("nccl", self.axes.nccl, nccl)
+        batch = batch if batch_size is None else _index("batch_size", self.axes.batch_size, batch_size)
+        return int(setting), int(batch)
+
     def cell(self, setting: int, batch: int, configuration: int) -> Cell:
         """The cell at an index, by name."""
         steps, topk, width = (int(np.asarray(getattr(self.spec, name))[configuration]) for name in _COUNTS)
@@ -297,9 +311,10 @@ def sweep(
     best, tied = _best_speedup(plan, columns)
     decode_ms = np.array([decode.value for decode in plan.decode])
     unanswered = tuple(Unanswered(label, why) for label, why in open_because.items())
-    missing = {n: why for n in axes.nccl if (why := _decode(model, n, plan.batch_size, allow_mixed)[1])}
+    missing, mixed = (_without_baseline(model, plan, mix) for mix in (allow_mixed, False))
+    mixed = {label: why for label, why in mixed.items() if label not in missing}
     given = (axes, plan.spec, plan.accept_length, plan.lengths, law, plan.present, allow_mixed)
-    return Sweep(*given, decode_ms, columns, cells, best, tied, illegal, unanswered, missing)
+    return Sweep(*given, decode_ms, columns, cells, best, tied, illegal, unanswered, missing, mixed)
 
 
 def _collected(
@@ -420,6 +435,12 @@ def _decode(model: CostModel, nccl: str, batch: FloatArray, allow_mixed: bool) -
     estimate = model.phase("decode", _plain_cycle(batch), nccl)
     known = model.estimable(estimate) & bool(model.setting(nccl).decode_batches)
     return Estimate(np.where(known, estimate.value, np.nan), np.where(known[:, None], estimate.gradient, 0.0)), why
+
+
+def _without_baseline(model: CostModel, plan: Plan, allow_mixed: bool) -> dict[str, str]:
+    """Why there is no baseline, by the settings for which that is so."""
+    reasons = {label: _decode(model, label, plan.batch_size, allow_mixed)[1] for label in plan.settings}
+    return {label: why for label, why in reasons.items() if why}
 
 
 def _plain_cycle(batch: FloatArray) -> Cycle:
@@ -563,7 +584,7 @@ class BreakEvenMap:
     """What chains need by batch_size (rows) and num_steps (columns): C/t, and the rate (eq. 9), NaN where none will do.
 
     `accept_rate`, by num_steps, is the constant rate that gives a chain the law's accept length; `undecided` marks
-    where the interval of the margin holds 0.
+    where the interval of the margin holds 0, `extrapolated` what lies outside what was measured.
     """
 
     batch_size: tuple[int, ...]
@@ -572,6 +593,7 @@ class BreakEvenMap:
     required_accept_rate: FloatArray
     accept_rate: FloatArray
     undecided: BoolArray
+    extrapolated: BoolArray
 
 
 def break_even_map(found: Sweep, *, nccl: str) -> BreakEvenMap:
@@ -595,6 +617,7 @@ def break_even_map(found: Sweep, *, nccl: str) -> BreakEvenMap:
         np.asarray(required_accept_rate(need, steps)),
         np.asarray(required_accept_rate(found.accept_length[chains], steps)),
         (found.kept.margin_low[setting][:, chains] <= 0) & (found.kept.margin_high[setting][:, chains] >= 0),
+        found.extrapolated[setting][:, chains],
     )
 
 

@@ -92,7 +92,7 @@ def _maps(
     model: Any, kinds: tuple[str, ...], accept_rate: float | None, allow_mixed: bool, options: dict[str, Any]
 ) -> tuple[Drawings, list[str]]:
     """The maps of one sweep."""
-    from specsim.report.maps import drawings
+    from specsim.report.maps import drawings, map_notes
     from specsim.sweep import Axes, assumed_law, law_from, sweep
 
     if options.pop("accept_length") is not None:
@@ -105,7 +105,7 @@ def _maps(
             raise click.UsageError("break-even-map is of chains: topk is 1, and draft tokens follow from --num-steps")
     law = law_from(model) if accept_rate is None else assumed_law(accept_rate)
     found = sweep(model, law, complete(model, **options), allow_mixed=allow_mixed, progress=Progress("sweep"))
-    return list(drawings(model, found, kinds)), [*model.notes, *found.law_notes]
+    return list(drawings(model, found, kinds)), list(map_notes(model, found))
 
 
 def _draw(drawn: Drawings, output: Path) -> list[Path]:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
@@ -36,6 +36,15 @@ def drawings(model: CostModel, found: Sweep, kinds: Sequence[str]) -> Iterator[t
         yield kind, lambda kind=kind: draw[kind](model, found)  # type: ignore[misc]
 
 
+def map_notes(model: CostModel, found: Sweep) -> Iterator[str]:
+    """Everything that qualifies a map, in sentences."""
+    yield from model.notes
+    yield from found.law_notes
+    yield from (f"NCCL {label}: {why}" for label, why in found.no_baseline.items())
+    yield from (f"MIXED, NCCL {label}: {why}" for label, why in found.mixed_baseline.items())
+    yield from (f"NCCL {each.nccl}: {each.why}" for each in found.unanswered)
+
+
 # -- the best topk by steps and draft tokens -------------------------------------------------------------------------
 
 
@@ -48,34 +57,27 @@ def speedup_map_figure(
     Framed is the best, dotted what cannot be told from it, the line parts what is faster from what is slower than
     plain decode. Raises NotIdentifiedError when nothing is answered there.
     """
-    setting, batch = _place(found, nccl, batch_size)
+    setting, batch = found.place(nccl, batch_size)
     quantity = "speedup" if np.isfinite(found.decode_ms[setting, batch]) else "output_tok_s"
-    where = {"nccl": found.axes.nccl[setting], "batch_size": found.axes.batch_size[batch]}
-    drawn = best_topk_map(found, quantity, **where)  # type: ignore[arg-type]
+    label, size = found.axes.nccl[setting], found.axes.batch_size[batch]
+    drawn = best_topk_map(found, quantity, nccl=label, batch_size=size)
     if not np.isfinite(drawn.values).any():
-        raise NotIdentifiedError(f"NCCL {where['nccl']}, batch size {where['batch_size']}: no cell is answered there")
+        raise NotIdentifiedError(f"NCCL {label}, batch size {size}: no cell is answered there")
     figure, (axes,) = _new_figure([len(drawn.num_steps)], len(drawn.num_draft_tokens))
     _draw_topk_map(axes, drawn, quantity)
     _name_axes(axes, drawn.num_draft_tokens, drawn.num_steps)
     axes.set(
         xlabel="num_draft_tokens (root included)",
         ylabel="num_steps",
-        title=f"{_QUANTITIES[quantity]}, NCCL {where['nccl']}, batch size {where['batch_size']}",
+        title=f"{_QUANTITIES[quantity]}, NCCL {label}, batch size {size}",
     )
-    _explain(axes, [*_topk_words(drawn), *_words(model, found)], _topk_legend(drawn, quantity))
+    missing = [f"no speed-up: {found.no_baseline[label]}"] if quantity != "speedup" else []
+    _explain(axes, [*_topk_words(drawn), *missing, *_words(model, found)], _topk_legend(drawn, quantity))
     return figure
 
 
 _QUANTITIES = {"speedup": "Speed-up at the best topk", "output_tok_s": "Throughput at the best topk (no baseline)"}
 _BARS = {"speedup": "speed-up (L·t/C)", "output_tok_s": "output_tok_s"}
-
-
-def _place(found: Sweep, nccl: str | None, batch_size: int | None) -> tuple[int, int]:
-    """Setting and batch size of the map: those stated, the best of all's for the rest."""
-    rates = found.columns.best_output_tok_s
-    best = found.best or np.unravel_index(int(np.nanargmax(rates)), rates.shape)
-    setting = int(best[0]) if nccl is None else found.axes.nccl.index(nccl)
-    return setting, int(best[1]) if batch_size is None else found.axes.batch_size.index(batch_size)
 
 
 def _draw_topk_map(axes: Axes, drawn: TopkMap, quantity: str) -> None:
@@ -125,7 +127,11 @@ def _topk_words(drawn: TopkMap) -> Iterator[str]:
     yield f"{inside}blank: not legal, or not identified by the runs"
     beyond, cells = int(drawn.extrapolated.sum()), int(np.isfinite(drawn.values).sum())
     if beyond:
-        yield f"EXTRAPOLATED: {beyond} of the {cells} cells lie outside what was measured"
+        yield _extrapolated(beyond, cells)
+
+
+def _extrapolated(beyond: int, cells: int) -> str:
+    return f"EXTRAPOLATED: {beyond} of the {cells} cells lie outside what was measured"
 
 
 # -- the rate that is needed, by batch size and steps ------------------------------------------------------------------
@@ -146,10 +152,13 @@ def break_even_map_figure(model: CostModel, found: Sweep, *, nccl: str | None = 
         )
     first = next(iter(maps.values()))
     figure, panels = _new_figure([len(first.batch_size)] * len(maps), len(first.num_steps))
+    least = min((np.nanmin(each.required_accept_rate[_told(each)], initial=1.0) for each in maps.values()), default=1.0)
+    span = Normalize(least, 1)
     for axes, (label, drawn) in zip(panels, maps.items(), strict=True):
-        scale = _draw_break_even_map(axes, drawn)
+        scale = _draw_break_even_map(axes, drawn, span)
         _name_axes(axes, drawn.num_steps, drawn.batch_size)
         axes.set(ylabel="batch_size", title=f"Acceptance rate a chain needs to break even, NCCL {label}")
+        axes.title.set_fontsize("medium")
     has = [f"{steps}\n{rate:.2f}" for steps, rate in zip(first.num_steps, first.accept_rate, strict=True)]
     panels[-1].set_xticks(range(len(has)), has)
     panels[-1].set_xlabel("num_steps, and under it the rate that the law of acceptance gives there")
@@ -160,9 +169,9 @@ def break_even_map_figure(model: CostModel, found: Sweep, *, nccl: str | None = 
     return figure
 
 
-def _draw_break_even_map(axes: Axes, drawn: BreakEvenMap) -> ScalarMappable:
+def _draw_break_even_map(axes: Axes, drawn: BreakEvenMap, span: Normalize) -> ScalarMappable:
     rates, known = drawn.required_accept_rate, np.isfinite(drawn.cost_ratio)
-    scale = _shaded(axes, rates, Normalize(0, 1), GREYS.reversed())
+    scale = _shaded(axes, rates, span, GREYS.reversed())
     _part(axes, np.isfinite(rates) & (rates <= drawn.accept_rate), known)
     for row, column in np.argwhere(known).tolist():
         if np.isnan(rates[row, column]):
@@ -190,6 +199,10 @@ def _need_words(maps: Sequence[BreakEvenMap]) -> Iterator[str]:
         yield f"?: the law's length and the need cannot be told apart at the {LEVEL:.0%} level"
     if any(np.isnan(each.cost_ratio).any() for each in maps):
         yield "blank: no like-for-like baseline, or not identified by the runs"
+    answered = [np.isfinite(each.cost_ratio) for each in maps]
+    beyond = sum(int((each.extrapolated & known).sum()) for each, known in zip(maps, answered, strict=True))
+    if beyond:
+        yield _extrapolated(beyond, sum(int(known.sum()) for known in answered))
 
 
 def _told(drawn: BreakEvenMap) -> BoolArray:
@@ -201,19 +214,18 @@ def _told(drawn: BreakEvenMap) -> BoolArray:
 
 def _new_figure(rows: Sequence[int], columns: int) -> tuple[Figure, list[Axes]]:
     """A figure with a panel for each number of rows, cells about as high as they are wide."""
-    height = sum(0.55 + min(0.42 * each, 6.0) for each in rows)
+    height = sum(0.6 + min(max(0.42 * each, 0.9), 6.0) for each in rows)
     figure = Figure(figsize=(min(4.5 + 0.45 * columns, 10), 0.9 + height), layout="constrained")
     panels = figure.subplots(len(rows), 1, squeeze=False, height_ratios=list(rows))
     return figure, [*panels[:, 0]]
 
 
-def _shaded(axes: Axes, values: FloatArray, span: Normalize, greys: LinearSegmentedColormap = GREYS) -> ScalarMappable:
+def _shaded(axes: Axes, values: FloatArray, span: Normalize, greys: Colormap = GREYS) -> ScalarMappable:
     """Cells in greys, nothing where there is no value."""
     axes.set(xlim=(-0.5, values.shape[1] - 0.5), ylim=(-0.5, values.shape[0] - 0.5))
     edges = (np.arange(count + 1) - 0.5 for count in values.shape[::-1])
-    return axes.pcolormesh(
-        *edges, np.ma.masked_invalid(values), cmap=greys, norm=span, edgecolors="white", linewidth=0.4
-    )
+    drawn = np.ma.masked_invalid(values)
+    return axes.pcolormesh(*edges, drawn, cmap=greys, norm=span, edgecolors="white", linewidth=0.4)
 
 
 def _part(axes: Axes, pays: BoolArray, known: BoolArray) -> None:
@@ -259,8 +271,7 @@ def _words(model: CostModel, found: Sweep) -> Iterator[str]:
     yield f"timing noise {model.noise.relative:.1%}, {'assumed' if model.noise.assumed else 'from residuals'}"
     if model.mixed:
         yield f"MIXED in {', '.join(model.mixed)}"
-    if found.allow_mixed and found.no_baseline:
-        yield f"MIXED: the nearest baseline stands in where there is none like for like ({', '.join(found.no_baseline)})"
+    yield from (f"MIXED, NCCL {label}: {why}" for label, why in found.mixed_baseline.items())
 
 
 def _explain(axes: Axes, words: Sequence[str], handles: Sequence[Line2D | Patch]) -> None:

@@ -34,7 +34,7 @@ _COUNTS = ("num_steps", "topk", "num_draft_tokens")
 
 def sweep_record(model: CostModel, found: Sweep) -> Record:
     """A sweep: the best of all at the top, then under `rows` the best at each batch size and setting and its ties."""
-    top = _top(found)
+    top = found.place()
     best = found.cell(*top, int(found.columns.best[top]))
     rows = [_row(model, found, *place) for place in _places(found, top)]
     return {
@@ -64,15 +64,6 @@ def law_of(found: Sweep) -> Record:
     parameters: Record = asdict(found.law) if is_dataclass(found.law) else {}
     law: Record = {"name": type(found.law).__name__, **parameters}
     return {"law": law, "law_intervals": {}, "not_identified": [], "misfit": None, "law_known": True}
-
-
-def _top(found: Sweep) -> tuple[int, int]:
-    """Where the best of all is: by speed-up, or by throughput where nothing has a baseline."""
-    if found.best is not None:
-        return found.best
-    rates = found.columns.best_output_tok_s
-    setting, batch = divmod(int(np.nanargmax(rates)), rates.shape[1])
-    return setting, batch
 
 
 def _places(found: Sweep, top: tuple[int, int]) -> Iterator[tuple[int, int, int, str]]:
