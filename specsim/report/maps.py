@@ -266,8 +266,7 @@ def _words(model: CostModel, found: Sweep) -> Iterator[str]:
     law = law_of(found)
     known = "they count as known" if law["law_known"] else f"{LEVEL:.0%} intervals"
     yield f"accept lengths: {law_text(law)}; {known}"
-    if law["not_identified"]:
-        yield f"not identified: {', '.join(law['not_identified'])} (mostly the default prior)"
+    yield from found.law_notes
     yield f"timing noise {model.noise.relative:.1%}, {'assumed' if model.noise.assumed else 'from residuals'}"
     if model.mixed:
         yield f"MIXED in {', '.join(model.mixed)}"
