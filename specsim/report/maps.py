@@ -72,7 +72,7 @@ def speedup_map_figure(
         title=f"{_QUANTITIES[quantity]}, NCCL {label}, batch size {size}",
     )
     missing = [f"no speed-up: {found.no_baseline[label]}"] if quantity != "speedup" else []
-    _explain(axes, [*_topk_words(drawn), *missing, *_words(model, found)], _topk_legend(drawn, quantity))
+    _explain(axes, [*_topk_words(drawn, quantity), *missing, *_words(model, found)], _topk_legend(drawn, quantity))
     return figure
 
 
@@ -84,7 +84,7 @@ def _draw_topk_map(axes: Axes, drawn: TopkMap, quantity: str) -> None:
     values, columns = drawn.values, len(drawn.num_draft_tokens)
     scale = _shaded(axes, values, Normalize(np.nanmin(values), np.nanmax(values)))
     if quantity == "speedup":
-        _part(axes, values >= 1, np.isfinite(values))
+        _part(axes, _edges(values >= 1, np.isfinite(values)))
     for row, column in np.argwhere(np.isfinite(values)).tolist():
         number, topk = f"{values[row, column]:.{2 if quantity == 'speedup' else 0}f}", drawn.topk[row, column]
         if columns <= _MOST_NUMBERS:
@@ -116,16 +116,19 @@ def _topk_legend(drawn: TopkMap, quantity: str) -> list[Line2D | Patch]:
         ),
         Line2D([], [], color="black", marker="o", markersize=3, linestyle="", label="cannot be told from the best"),
     ]
-    if quantity == "speedup" and ((drawn.values >= 1).any() and (drawn.values < 1).any()):
+    if quantity == "speedup" and _edges(drawn.values >= 1, np.isfinite(drawn.values)):
         handles.append(Line2D([], [], color="black", linewidth=2, label="speed-up 1: lighter pays"))
     return handles
 
 
-def _topk_words(drawn: TopkMap) -> Iterator[str]:
+def _topk_words(drawn: TopkMap, quantity: str) -> Iterator[str]:
+    cells = int(np.isfinite(drawn.values).sum())
+    if quantity == "speedup":
+        yield f"{int((drawn.values >= 1).sum())} of the {cells} cells reach speed-up 1"
     few = len(drawn.num_draft_tokens)
     inside = "digits: the best topk; " if _MOST_NUMBERS < few <= _MOST_DIGITS else ""
     yield f"{inside}blank: not legal, or not identified by the runs"
-    beyond, cells = int(drawn.extrapolated.sum()), int(np.isfinite(drawn.values).sum())
+    beyond = int(drawn.extrapolated.sum())
     if beyond:
         yield _extrapolated(beyond, cells)
 
@@ -172,7 +175,7 @@ def break_even_map_figure(model: CostModel, found: Sweep, *, nccl: str | None = 
 def _draw_break_even_map(axes: Axes, drawn: BreakEvenMap, span: Normalize) -> ScalarMappable:
     rates, known = drawn.required_accept_rate, np.isfinite(drawn.cost_ratio)
     scale = _shaded(axes, rates, span, GREYS.reversed())
-    _part(axes, np.isfinite(rates) & (rates <= drawn.accept_rate), known)
+    _part(axes, _edges(_suffices(drawn), known))
     for row, column in np.argwhere(known).tolist():
         if np.isnan(rates[row, column]):
             axes.add_patch(
@@ -186,9 +189,11 @@ def _draw_break_even_map(axes: Axes, drawn: BreakEvenMap, span: Normalize) -> Sc
 
 
 def _need_legend(maps: Sequence[BreakEvenMap]) -> list[Line2D | Patch]:
-    handles: list[Line2D | Patch] = [
-        Line2D([], [], color="black", linewidth=2, label="the law's rate: it suffices on the lighter side")
-    ]
+    handles: list[Line2D | Patch] = []
+    if any(_edges(_suffices(each), np.isfinite(each.cost_ratio)) for each in maps):
+        handles.append(
+            Line2D([], [], color="black", linewidth=2, label="the law's rate: it suffices on the lighter side")
+        )
     if any((np.isfinite(each.cost_ratio) & np.isnan(each.required_accept_rate)).any() for each in maps):
         handles.append(Patch(facecolor="white", edgecolor="0.4", hatch="xxx", label="no accept length breaks even"))
     return handles
@@ -197,12 +202,18 @@ def _need_legend(maps: Sequence[BreakEvenMap]) -> list[Line2D | Patch]:
 def _need_words(maps: Sequence[BreakEvenMap]) -> Iterator[str]:
     if len(maps[0].num_steps) <= _MOST_NUMBERS and any((each.undecided & _told(each)).any() for each in maps):
         yield f"?: the law's length and the need cannot be told apart at the {LEVEL:.0%} level"
+    answered = [np.isfinite(each.cost_ratio) for each in maps]
+    cells = sum(int(known.sum()) for known in answered)
+    yield f"the law's rate suffices in {sum(int(_suffices(each).sum()) for each in maps)} of the {cells} cells"
     if any(np.isnan(each.cost_ratio).any() for each in maps):
         yield "blank: no like-for-like baseline, or not identified by the runs"
-    answered = [np.isfinite(each.cost_ratio) for each in maps]
     beyond = sum(int((each.extrapolated & known).sum()) for each, known in zip(maps, answered, strict=True))
     if beyond:
-        yield _extrapolated(beyond, sum(int(known.sum()) for known in answered))
+        yield _extrapolated(beyond, cells)
+
+
+def _suffices(drawn: BreakEvenMap) -> BoolArray:
+    return _told(drawn) & (drawn.required_accept_rate <= drawn.accept_rate)
 
 
 def _told(drawn: BreakEvenMap) -> BoolArray:
@@ -214,8 +225,8 @@ def _told(drawn: BreakEvenMap) -> BoolArray:
 
 def _new_figure(rows: Sequence[int], columns: int) -> tuple[Figure, list[Axes]]:
     """A figure with a panel for each number of rows, cells about as high as they are wide."""
-    height = sum(0.6 + min(max(0.42 * each, 0.9), 6.0) for each in rows)
-    figure = Figure(figsize=(min(4.5 + 0.45 * columns, 10), 0.9 + height), layout="constrained")
+    height = sum(0.5 + min(max(0.36 * each, 0.5), 6.0) for each in rows)
+    figure = Figure(figsize=(min(4.5 + 0.45 * columns, 10), 0.6 + height), layout="constrained")
     panels = figure.subplots(len(rows), 1, squeeze=False, height_ratios=list(rows))
     return figure, [*panels[:, 0]]
 
@@ -228,8 +239,8 @@ def _shaded(axes: Axes, values: FloatArray, span: Normalize, greys: Colormap = G
     return axes.pcolormesh(*edges, drawn, cmap=greys, norm=span, edgecolors="white", linewidth=0.4)
 
 
-def _part(axes: Axes, pays: BoolArray, known: BoolArray) -> None:
-    """The line between cells that pay and their neighbours that do not."""
+def _edges(pays: BoolArray, known: BoolArray) -> list[list[tuple[float, float]]]:
+    """The edges between cells that pay and their neighbours that do not."""
     edges = []
     for down, right in ((1, 0), (0, 1)):
         rows, columns = pays.shape[0] - down, pays.shape[1] - right
@@ -237,6 +248,10 @@ def _part(axes: Axes, pays: BoolArray, known: BoolArray) -> None:
         for row, column in np.argwhere(differ).tolist():
             x, y = (column - 0.5, row + 0.5) if down else (column + 0.5, row - 0.5)
             edges.append([(x, y), (x + down, y + right)])
+    return edges
+
+
+def _part(axes: Axes, edges: list[list[tuple[float, float]]]) -> None:
     for width, colour in ((4.5, "white"), (2.0, "black")):  # all of the halo first, so that it cuts no line
         axes.add_collection(
             LineCollection(edges, colors=colour, linewidths=width, capstyle="projecting", gid=f"even {colour}")
@@ -276,12 +291,15 @@ def _words(model: CostModel, found: Sweep) -> Iterator[str]:
 def _explain(axes: Axes, words: Sequence[str], handles: Sequence[Line2D | Patch]) -> None:
     """The legend and what the map rests on, under the axes."""
     below = -30.0 - 12.0 * axes.get_xticklabels()[0].get_text().count("\n")
-    text = "\n".join(line for each in words for line in textwrap.wrap(each, 125))
+    lines = [line for each in words for line in textwrap.wrap(each, 125)]
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.set_figheight(figure.get_figheight() + 0.3 + 0.12 * len(lines))  # the layout makes room for them
     axes.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(0, 0), borderaxespad=-below / 8 + 0.9, ncols=3, fontsize="small",
         frameon=False, handlelength=1.6,
     )  # fmt: skip
     axes.annotate(
-        text, (0, 0), xytext=(0, below - 26), xycoords="axes fraction", textcoords="offset points", va="top",
+        "\n".join(lines), (0, 0), xytext=(0, below - 26), xycoords="axes fraction", textcoords="offset points", va="top",
         fontsize="x-small", color="0.3",
     )  # fmt: skip

@@ -207,6 +207,22 @@ def _chain(found, steps):
     return int(np.flatnonzero((found.spec.num_steps == steps) & (found.spec.topk == 1))[0])
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.55, 1.0])
+def test_words_count_what_pays_and_the_legend_has_the_line_where_there_is_one(campaign_model, rate):
+    asked = Axes.completed(campaign_model, num_steps=(1, 2, 3), topk=(1, 2), nccl=("default",))
+    found = sweep(campaign_model, assumed_law(rate), asked)
+    axes = [draw().axes[0] for _, draw in drawings(campaign_model, found, ("map", "break-even-map"))]
+    best = [value for value, _ in best_by_hand(found, 0, 0, "speedup").values()]
+    chains = found.speedup[0, 0][found.spec.topk == 1]
+    for each, speedups, said in zip(axes, (best, chains), ("reach speed-up 1", "the law's rate"), strict=True):
+        pay = sum(value >= 1 for value in speedups)
+        assert f"{pay} of the {len(speedups)} cells" in words(each)
+        assert said in words(each)
+        lines = [text.get_text() for text in each.get_legend().get_texts()] if each.get_legend() else []
+        assert any("lighter" in line for line in lines) == (len(edges(each)) > 0)
+        assert (0 < pay < len(speedups)) == (rate == 0.55)
+
+
 def test_panels_share_their_greys(campaign_model):
     found = sweep(campaign_model, assumed_law(0.6), Axes.chains(campaign_model))
     one, two = (shown(axes)[1] for axes in break_even_map_figure(campaign_model, found).axes[:2])
