@@ -129,7 +129,13 @@ class Axes:
         batch_size: Iterable[int] | None = None,
         nccl: Iterable[str] | None = None,
     ) -> Axes:
-        """The chains alone (topk 1) of what is stated, completed: every depth with its own width."""
+        """The chains alone (topk 1) of what is stated, completed: every depth with its own width.
+
+        Raises ConfigurationError for a method whose steps are dummies.
+        """
+        method = drafting_method(model)
+        if not method_named(method).steps_bound_length:
+            raise ConfigurationError(f"num_steps of {method} are dummies: there are no chains by depth to sweep")
         steps = tuple(range(1, 9) if num_steps is None else num_steps)
         widths = [depth + 1 for depth in steps]
         return cls.completed(

@@ -96,7 +96,17 @@ def _draw_topk_map(axes: Axes, drawn: TopkMap, quantity: str) -> None:
                       markeredgewidth=0.5, gid="tied")  # fmt: skip
     row, column = _best(drawn)
     axes.add_patch(
-        Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, linewidth=2.4, path_effects=_HALO, zorder=5, gid="best")
+        Rectangle(
+            (column - 0.5, row - 0.5),
+            1,
+            1,
+            fill=False,
+            linewidth=2.4,
+            path_effects=_HALO,
+            zorder=5,
+            clip_on=False,
+            gid="best",
+        )
     )
     axes.figure.colorbar(scale, ax=axes, label=_BARS[quantity], aspect=15, pad=0.01)
 

@@ -250,6 +250,8 @@ def test_dummy_steps_are_no_axis():
     model = fit(block_runs()).model
     with pytest.raises(ConfigurationError, match="of dflash are dummies"):
         sweep(model, law_from(model), Axes.completed(model, num_steps=(1, 2)))
+    with pytest.raises(ConfigurationError, match="no chains by depth"):
+        Axes.chains(model)
 
 
 # -- what the output says ----------------------------------------------------------------------------------------------
