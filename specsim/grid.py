@@ -14,12 +14,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from specsim.acceptance.lengths import Lengths
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel, Readings
 from specsim.cost.terms import Cycle
 from specsim.errors import NotIdentifiedError
 from specsim.quantities import BoolArray, FloatArray, SpecConfig, Workload
-from specsim.uncertainty import quantile, ratio_interval
+from specsim.uncertainty import difference_interval, quantile, ratio_interval
 
 IntArray = NDArray[np.int64]
 
@@ -33,9 +34,10 @@ _ROUNDING = 1e-12  # relative difference of two equal cells, summed in another o
 class Cells:
     """Every cell, shape (nccl, batch size, configuration): its cycle [ms], and what cannot be had from that.
 
-    The margin's interval is that of L − C/t (eq. 7), Fieller's at quantities.LEVEL over all readings of a setting
-    [tokens a cycle]. What has no like-for-like baseline, or is not identified by the runs, is NaN. `tied` marks the
-    cells that cannot be told from the best at their batch size and setting.
+    The margin's interval is that of L − C/t (eq. 7) at quantities.LEVEL [tokens a cycle]: Fieller's over all
+    readings of a setting, and in squares with it that of a length which is not known. What has no like-for-like
+    baseline, or is not identified by the runs, is NaN. `tied` marks the cells that cannot be told from the best at
+    their batch size and setting.
     """
 
     cycle_ms: FloatArray
@@ -93,7 +95,8 @@ class Plan:
     """What every chunk of a sweep shares; configurations are in ascending order of width.
 
     `decode` holds the baseline by setting, NaN where there is none like for like; `fixed` and `per_request`
-    are R₀ and R₁; `present` is the index of the present configuration.
+    are R₀ and R₁; `present` is the index of the present configuration; `lengths` is what is not known of
+    `accept_length`, None where it counts as known.
     """
 
     model: CostModel
@@ -106,6 +109,7 @@ class Plan:
     per_request: Estimate
     present: int | None
     keep_cells: bool
+    lengths: Lengths | None = None
 
     @cached_property
     def widths(self) -> FloatArray:
@@ -130,10 +134,11 @@ class Plan:
 
     @cached_property
     def beyond(self) -> BoolArray:
-        """Where steps or topk lie outside what was measured, by configuration (eq. 14)."""
+        """Where steps or topk lie outside what was measured, or what the law was fitted to, by configuration (eq. 14)."""
         beyond = self.model.beyond(Cycle.of(self.spec, Workload(1), self.model.setup.engine))
         masks = [mask for name, mask in beyond.items() if name in ("num_steps", "topk")]
-        outside: BoolArray = np.any([*masks, np.zeros(self.accept_length.size, dtype=bool)], axis=0)
+        of_law = np.zeros(self.accept_length.size, dtype=bool) if self.lengths is None else self.lengths.extrapolated
+        outside: BoolArray = np.any([*masks, of_law], axis=0)
         return outside
 
     @cached_property
@@ -283,8 +288,7 @@ def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, 
         rest = plan.fixed.value[span] + batch[:, None] * plan.per_request.value[span]
         low, high = _ends(plan, span, rest, [r.at(width) for r in readings], decode, spread)
         np.add(point[width][:, None], rest, out=block.cycle_ms)
-        np.subtract(plan.accept_length[span], high, out=block.margin_low)
-        np.subtract(plan.accept_length[span], low, out=block.margin_high)
+        _fill_margin(plan, span, (low, high), decode, block)
         np.logical_or(outside[width][:, None], plan.beyond[span], out=block.extrapolated)
     return _columns(plan, cells, spread, readings, batch, decode), verify.open_because
 
@@ -320,6 +324,18 @@ def _ends(
         spread.variance[index][:, span] = var_cycle
         spread.least[index][:, span] = cycle - half_width * np.sqrt(var_cycle)
     return _extreme(np.minimum, [low for low, _ in ends]), _extreme(np.maximum, [high for _, high in ends])
+
+
+def _fill_margin(plan: Plan, span: slice, ends: tuple[FloatArray, FloatArray], decode: Estimate, block: Cells) -> None:
+    """The interval of L − C/t from that of C/t, and from that of L where it is not known."""
+    length, lengths = plan.accept_length[span], plan.lengths
+    if lengths is None:
+        np.subtract(length, ends[1], out=block.margin_low)
+        np.subtract(length, ends[0], out=block.margin_high)
+        return
+    own = (length, lengths.low[span], lengths.high[span])
+    ratio = block.cycle_ms / decode.value[:, None]
+    block.margin_low[...], block.margin_high[...] = difference_interval(own, (ratio, *ends))
 
 
 def _extreme(of: np.ufunc, arrays: list[FloatArray]) -> FloatArray:
@@ -373,15 +389,25 @@ def _mark_ties(
     looked at in `_may_equal_best`.
     """
     half_width, rows = quantile(plan.model.noise.residual_dof), np.arange(batch.size)
+    longest = _longest(plan, best)
     tied[...] = False
     for reading, least, variance in zip(readings, spread.least, spread.variance, strict=True):
         top = plan.cycle_estimate(reading.cells(plan.width_of[best], rows), batch, best)
         reach = half_width * np.sqrt(top.variance(plan.model.covariance_matrix)) / top.value
         limit = top.value * np.exp(reach) / plan.accept_length[best] * (1 + _ROUNDING)
-        row, column = np.nonzero(least <= limit[:, None] * plan.accept_length)
-        gain = np.log(plan.accept_length[column] / plan.accept_length[best[row]])
-        same = _may_equal_best(plan, reading, batch, top, (row, column), variance[row, column], gain)
+        row, column = np.nonzero(least <= limit[:, None] * longest)
+        same = _may_equal_best(plan, reading, batch, top, (row, column), variance[row, column], best[row])
         tied[row[same], column[same]] = True
+
+
+def _longest(plan: Plan, best: IntArray) -> FloatArray:
+    """Accept lengths with the benefit of the law's doubt against the best's, by configuration or (batch, configuration)."""
+    if plan.lengths is None:
+        return plan.accept_length
+    distinct, which = np.unique(best, return_inverse=True)
+    apart = plan.lengths.square_apart(distinct[:, None], np.arange(plan.accept_length.size))
+    longest: FloatArray = (plan.accept_length * np.exp(np.sqrt(apart)))[which]
+    return longest
 
 
 def _may_equal_best(
@@ -391,11 +417,12 @@ def _may_equal_best(
     top: Estimate,
     at: tuple[IntArray, IntArray],
     variance: FloatArray,
-    gain: FloatArray,
+    best: IntArray,
 ) -> BoolArray:
     """Where log C − log C* − log(L/L*) is within the half-width of its interval (eq. 11).
 
-    Its variance is jointly var C/C² − 2·cov(C, C*)/(C·C*) + var C*/C*²: what both cells share cancels.
+    Its variance is jointly var C/C² − 2·cov(C, C*)/(C·C*) + var C*/C*²: what both cells share cancels. So it does in
+    log(L/L*), whose own half-width joins in squares where the law does not know it.
     """
     row, column = at
     width = plan.width_of[column]
@@ -406,8 +433,12 @@ def _may_equal_best(
     times = cycle / top.value[row]
     joint = variance - 2 * times * shared + times**2 * top.variance(plan.model.covariance_matrix)[row]
     reach = quantile(plan.model.noise.residual_dof) * np.sqrt(np.maximum(joint, 0.0)) / cycle
+    if plan.lengths is not None:
+        reach = np.sqrt(reach**2 + plan.lengths.square_apart(best, column))
     with np.errstate(invalid="ignore", divide="ignore"):  # a reading far from its pair can go below 0: it ties nothing
-        tied: BoolArray = np.log(times) - gain <= reach + _ROUNDING
+        tied: BoolArray = (
+            np.log(times) - np.log(plan.accept_length[column] / plan.accept_length[best]) <= reach + _ROUNDING
+        )
     return tied
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from specsim.acceptance import AcceptanceLaw, TreeLaw, required_accept_rate
+from specsim.acceptance.lengths import Lengths
 from specsim.breakeven import Baseline
 from specsim.cost.communication import Estimate
-from specsim.cost.model import CostModel
+from specsim.cost.model import CostModel, MeasuredConfiguration
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
 from specsim.fitting.acceptance import PRIOR_MEDIAN, AcceptanceFit, LengthObservation, fit_acceptance
 from specsim.grid import Cells, Chunk, Columns, IntArray, Part, Plan, evaluate, verify_readings
 from specsim.methods import method_named
-from specsim.quantities import BoolArray, FloatArray, SpecConfig, Workload, is_legal
+from specsim.quantities import BoolArray, FloatArray, Floats, SpecConfig, Workload, is_legal
 from specsim.questions import Unanswered
 from specsim.uncertainty import quantile
 
@@ -28,21 +30,34 @@ _CHUNK_CELLS = 1 << 19  # about 50 MB of arrays: small beside 1 GiB, large besid
 # -- what is asked ---------------------------------------------------------------------------------------------------
 
 
+def drafting_method(model: CostModel) -> str:
+    """The drafting method of the model's runs; "eagle" where they have none, or several."""
+    methods = {m.method for m in model.measured}
+    return methods.pop() if len(methods) == 1 else "eagle"
+
+
 def law_from(model: CostModel) -> AcceptanceFit:
     """The law of acceptance fitted to the accept lengths of the model's own runs (section 7).
 
-    Raises NotIdentifiedError when no run among them has one.
+    A drafter with dummy steps counts as a chain of num_draft_tokens − 1 steps. Raises NotIdentifiedError when no run
+    has an accept length.
     """
+    stepped = method_named(drafting_method(model)).steps_bound_length
     seen = [
-        LengthObservation(
-            m.num_steps, m.topk, m.num_draft_tokens, m.accept_length, standard_error=m.accept_length_error
-        )
+        LengthObservation(*_drafted(m), m.accept_length, standard_error=m.accept_length_error)
         for m in model.measured
-        if m.accept_length is not None and m.num_steps > 0 and method_named(m.method).steps_bound_length
+        if m.accept_length is not None and min(_drafted(m)) > 0 and method_named(m.method).steps_bound_length == stepped
     ]
     if not seen:
         raise NotIdentifiedError("no run among these has an accept length: state the accept rate (--accept-rate)")
     return fit_acceptance(seen)
+
+
+def _drafted(spec: SpecConfig | MeasuredConfiguration) -> tuple[Any, Any, Any]:
+    """Steps, topk and draft tokens as a law takes them: where steps are dummies, a chain as deep as it can be accepted."""
+    if method_named(spec.method).steps_bound_length:
+        return spec.num_steps, spec.topk, spec.num_draft_tokens
+    return spec.num_draft_tokens - 1, np.ones_like(spec.num_draft_tokens)[()], spec.num_draft_tokens
 
 
 def assumed_law(accept_rate: float) -> TreeLaw:
@@ -84,14 +99,42 @@ class Axes:
         batch_size: Iterable[int] | None = None,
         nccl: Iterable[str] | None = None,
     ) -> Axes:
-        """What is stated, completed: steps 1 to 8, topk 1, 2, 4, draft tokens 2 to 32, what was run for the rest."""
+        """What is stated, completed: steps 1 to 8, topk 1, 2, 4, draft tokens 2 to 32, what was run for the rest.
+
+        A method whose steps are dummies has one pair of steps and topk, as it was run.
+        """
         measured = {m.batch_size for m in model.measured} or {1}
+        steps, branches = list(range(1, 9)), [1, 2, 4]
+        if not method_named(drafting_method(model)).steps_bound_length:
+            steps, branches = [model.measured[0].num_steps], [model.measured[0].topk]
         return cls(
-            tuple(range(1, 9) if num_steps is None else num_steps),
-            tuple((1, 2, 4) if topk is None else topk),
+            tuple(steps if num_steps is None else num_steps),
+            tuple(branches if topk is None else topk),
             tuple(range(2, 33) if num_draft_tokens is None else num_draft_tokens),
             tuple(measured if batch_size is None else batch_size),
             tuple([s.label for s in model.settings] if nccl is None else nccl),
+        )
+
+    @classmethod
+    def chains(
+        cls,
+        model: CostModel,
+        *,
+        num_steps: Iterable[int] | None = None,
+        batch_size: Iterable[int] | None = None,
+        nccl: Iterable[str] | None = None,
+    ) -> Axes:
+        """The chains alone (topk 1) of what is stated, completed: every depth with its own width.
+
+        Raises ConfigurationError for a method whose steps are dummies.
+        """
+        method = drafting_method(model)
+        if not method_named(method).steps_bound_length:
+            raise ConfigurationError(f"num_steps of {method} are dummies: there are no chains by depth to sweep")
+        steps = tuple(range(1, 9) if num_steps is None else num_steps)
+        widths = [depth + 1 for depth in steps]
+        return cls.completed(
+            model, num_steps=steps, topk=(1,), num_draft_tokens=widths, batch_size=batch_size, nccl=nccl
         )
 
 
@@ -100,12 +143,18 @@ class Axes:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell by name: its configuration, batch size, NCCL setting and accept length."""
+    """One cell by name: its configuration, batch size, NCCL setting and accept length.
+
+    `accept_interval` holds the ends of the length's interval where its law is uncertain, `accept_extrapolated` is
+    whether it lies beyond what that law was fitted to.
+    """
 
     spec: SpecConfig
     batch_size: int
     nccl: str
     accept_length: float
+    accept_interval: tuple[float, float] | None
+    accept_extrapolated: bool
 
 
 @dataclass(frozen=True)
@@ -113,17 +162,19 @@ class Sweep:
     """What `sweep` answers, by (nccl, batch size, configuration) in the order of `axes` and `spec`.
 
     `spec` holds the G legal configurations, the present one among them, as arrays of shape (G,), `accept_length`
-    theirs by `law`, `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch
+    theirs by `law`, `lengths` what is not known of them (None where the law counts as known), `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch
     size and setting, `cells` everything about every cell, if kept. `best` is the (setting, batch size) index whose
     best cell has the highest speed-up, None without any baseline; `tied_with_best`, of shape (nccl, batch size),
     where another's cannot be told from that. `illegal` counts the combinations of steps, topk and draft tokens left
-    out. `unanswered` says why cells are open, `no_baseline` why margins are, by setting.
+    out. `unanswered` says why cells are open, `no_baseline` why margins are, `mixed_baseline` what is not like for like
+    where mixing is allowed, by setting.
     """
 
     axes: Axes
     spec: SpecConfig
     accept_length: FloatArray
-    law: str
+    lengths: Lengths | None
+    law: AcceptanceLaw | AcceptanceFit
     present: int | None
     allow_mixed: bool
     decode_ms: FloatArray
@@ -134,6 +185,18 @@ class Sweep:
     illegal: int
     unanswered: tuple[Unanswered, ...]
     no_baseline: dict[str, str]
+    mixed_baseline: dict[str, str]
+
+    @property
+    def law_notes(self) -> tuple[str, ...]:
+        """Everything that qualifies the accept lengths, in sentences."""
+        fitted = self.law.notes if isinstance(self.law, AcceptanceFit) else ()
+        trees = bool(((np.asarray(self.spec.topk) > 1) & (np.asarray(self.spec.num_steps) > 0)).any())
+        assumed = isinstance(self.law, TreeLaw) and self.law.rank_exponent == PRIOR_MEDIAN[2]
+        notes = [_ASSUMED_RANKS] if assumed and trees else []
+        if not method_named(self.spec.method).steps_bound_length:
+            notes.append(f"num_steps and topk of {self.spec.method} are dummies: {_DUMMIES}")
+        return (*fitted, *notes)
 
     @property
     def evaluated(self) -> int:
@@ -171,26 +234,56 @@ class Sweep:
         return self.cost_ratio <= np.asarray(self.spec.max_accept_length)
 
     @property
+    def tied(self) -> BoolArray:
+        """The cells that cannot be told from the best at their batch size and setting."""
+        return self.kept.tied
+
+    @property
+    def extrapolated(self) -> BoolArray:
+        """The cells outside what was measured, or what the law was fitted to (eq. 14)."""
+        return self.kept.extrapolated
+
+    @property
     def kept(self) -> Cells:
         """The cells; raises ConfigurationError where none were kept."""
         if self.cells is None:
             raise ConfigurationError("this sweep kept no cells: ask with keep_cells=True")
         return self.cells
 
+    def place(self, nccl: str | None = None, batch_size: int | None = None) -> tuple[int, int]:
+        """The (setting, batch size) index of what is stated, of the best of all for the rest.
+
+        Best by speed-up, or by throughput where nothing has a baseline. Raises ConfigurationError on a value that is
+        not on its axis.
+        """
+        rates = self.columns.best_output_tok_s
+        setting, batch = self.best or np.unravel_index(int(np.nanargmax(rates)), rates.shape)
+        setting = setting if nccl is None else _index("nccl", self.axes.nccl, nccl)
+        batch = batch if batch_size is None else _index("batch_size", self.axes.batch_size, batch_size)
+        return int(setting), int(batch)
+
     def cell(self, setting: int, batch: int, configuration: int) -> Cell:
         """The cell at an index, by name."""
         steps, topk, width = (int(np.asarray(getattr(self.spec, name))[configuration]) for name in _COUNTS)
         spec = SpecConfig(steps, topk, width, self.spec.method)
-        length = float(self.accept_length[configuration])
-        return Cell(spec, self.axes.batch_size[batch], self.axes.nccl[setting], length)
+        length, told, ends, beyond = float(self.accept_length[configuration]), self.lengths, None, False
+        if told is not None:
+            ends = float(told.low[configuration]), float(told.high[configuration])
+            beyond = bool(told.extrapolated[configuration])
+        return Cell(spec, self.axes.batch_size[batch], self.axes.nccl[setting], length, ends, beyond)
 
 
 _COUNTS = ("num_steps", "topk", "num_draft_tokens")
+_ASSUMED_RANKS = (
+    f"the lengths of trees rest on the default prior's rank_exponent, {PRIOR_MEDIAN[2]:.2f}: an acceptance rate tells"
+    " nothing of the candidates after the first, and that it is uncertain is in no interval"
+)
+_DUMMIES = "accept lengths are those of a chain of num_draft_tokens − 1 drafts"
 
 
 def sweep(
     model: CostModel,
-    law: AcceptanceLaw,
+    law: AcceptanceLaw | AcceptanceFit,
     axes: Axes,
     *,
     present: SpecConfig | None = None,
@@ -199,9 +292,10 @@ def sweep(
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
-    """Evaluate every legal combination of the axes (eq. 6–8, 11) at the law's accept lengths, which count as known.
+    """Evaluate every legal combination of the axes (eq. 6–8, 11) at the law's accept lengths.
 
-    `present` joins the configurations and gets its regret. Like for like, unless `allow_mixed` lets the nearest
+    The lengths of an AcceptanceLaw count as known; those of an AcceptanceFit have intervals, and margins and ties
+    with them. A drafter with dummy steps counts as a chain of num_draft_tokens − 1 steps. `present` joins the configurations and gets its regret. Like for like, unless `allow_mixed` lets the nearest
     baseline stand in as in `break_even`. Without `keep_cells` memory does not grow with the cells. `progress` is
     told the cells done and all cells. Raises ConfigurationError when nothing is legal or a length is impossible,
     UnknownSettingError for a setting without runs, NotIdentifiedError when the runs answer no cell.
@@ -218,9 +312,10 @@ def sweep(
     best, tied = _best_speedup(plan, columns)
     decode_ms = np.array([decode.value for decode in plan.decode])
     unanswered = tuple(Unanswered(label, why) for label, why in open_because.items())
-    missing = {n: why for n in axes.nccl if (why := _decode(model, n, plan.batch_size, allow_mixed)[1])}
-    given = (axes, plan.spec, plan.accept_length, str(law), plan.present, allow_mixed)
-    return Sweep(*given, decode_ms, columns, cells, best, tied, illegal, unanswered, missing)
+    missing, mixed = (_without_baseline(model, plan, mix) for mix in (allow_mixed, False))
+    mixed = {label: why for label, why in mixed.items() if label not in missing}
+    given = (axes, plan.spec, plan.accept_length, plan.lengths, law, plan.present, allow_mixed)
+    return Sweep(*given, decode_ms, columns, cells, best, tied, illegal, unanswered, missing, mixed)
 
 
 def _collected(
@@ -266,21 +361,28 @@ def _store(part: Part, cells: Cells | None) -> None:
 
 
 def _plan(
-    model: CostModel, law: AcceptanceLaw, axes: Axes, present: SpecConfig | None, allow_mixed: bool, keep_cells: bool
+    model: CostModel,
+    law: AcceptanceLaw | AcceptanceFit,
+    axes: Axes,
+    present: SpecConfig | None,
+    allow_mixed: bool,
+    keep_cells: bool,
 ) -> tuple[Plan, int]:
     """What all chunks share, and how many combinations were left out as illegal."""
-    methods = {m.method for m in model.measured}
-    spec, illegal, at = _configurations(axes, methods.pop() if len(methods) == 1 else "eagle", present)
-    length = _lengths(law, spec)
+    spec, illegal, at = _configurations(axes, drafting_method(model), present)
+    length, lengths = _lengths(law, spec)
     one, two = (model.rest(Cycle.of(spec, Workload(batch), model.setup.engine)) for batch in (1, 2))
     per_request = two - one
     batch = np.array(axes.batch_size, dtype=float)
     decode = tuple(_decode(model, label, batch, allow_mixed)[0] for label in axes.nccl)
-    return Plan(model, spec, length, batch, axes.nccl, decode, one - per_request, per_request, at, keep_cells), illegal
+    rest = (one - per_request, per_request)
+    return Plan(model, spec, length, batch, axes.nccl, decode, *rest, at, keep_cells, lengths), illegal
 
 
 def _configurations(axes: Axes, method: str, present: SpecConfig | None) -> tuple[SpecConfig, int, int | None]:
     """The legal configurations by ascending width, how many combinations are not, and where the present one is."""
+    if not method_named(method).steps_bound_length and len(axes.num_steps) * len(axes.topk) > 1:
+        raise ConfigurationError(f"num_steps and topk of {method} are dummies: sweep num_draft_tokens, and one of each")
     grid = np.meshgrid(axes.num_steps, axes.topk, axes.num_draft_tokens, indexing="ij")
     steps, topk, width = (np.ravel(axis) for axis in grid)
     keep = is_legal(steps, topk, width, method)
@@ -296,9 +398,17 @@ def _configurations(axes: Axes, method: str, present: SpecConfig | None) -> tupl
     return SpecConfig(rows[:, 1], rows[:, 2], rows[:, 0], method), int(keep.size - keep.sum()), at
 
 
-def _lengths(law: AcceptanceLaw, spec: SpecConfig) -> FloatArray:
+def _lengths(law: AcceptanceLaw | AcceptanceFit, spec: SpecConfig) -> tuple[FloatArray, Lengths | None]:
+    """The law's accept lengths, and what an uncertain law does not know of them."""
+    if not isinstance(law, AcceptanceFit):
+        return _possible(law.accept_length(*_drafted(spec)), spec), None
+    lengths = law.lengths(*_drafted(spec))
+    return _possible(lengths.value, spec), lengths
+
+
+def _possible(lengths: Floats, spec: SpecConfig) -> FloatArray:
     """The law's accept lengths, each between 1 and the most that its configuration allows."""
-    length, most = np.broadcast_arrays(law.accept_length(*(getattr(spec, n) for n in _COUNTS)), spec.max_accept_length)
+    length, most = np.broadcast_arrays(lengths, spec.max_accept_length)
     possible = abs(length - np.clip(length, 1, most)) <= _ROUNDING  # a law's last digit is no wrong length
     if not possible.all():
         at = int(np.argmin(possible))
@@ -320,6 +430,12 @@ def _decode(model: CostModel, nccl: str, batch: FloatArray, allow_mixed: bool) -
         unknown = model.phase("decode", cycle, nccl)
         return Estimate(np.full_like(unknown.value, np.nan), np.zeros_like(unknown.gradient)), str(error)
     return baseline.decode, baseline.why
+
+
+def _without_baseline(model: CostModel, plan: Plan, allow_mixed: bool) -> dict[str, str]:
+    """Why there is no baseline, by the settings for which that is so."""
+    reasons = {label: _decode(model, label, plan.batch_size, allow_mixed)[1] for label in plan.settings}
+    return {label: why for label, why in reasons.items() if why}
 
 
 def _plain_cycle(batch: FloatArray) -> Cycle:
@@ -344,15 +460,16 @@ def _best_speedup(plan: Plan, columns: Columns) -> tuple[tuple[int, int] | None,
     if np.isnan(points).all():
         return None, np.zeros(shape, dtype=bool)
     setting, batch = (int(at) for at in np.unravel_index(np.nanargmax(points), shape))
-    tied, covariance = np.zeros(shape, dtype=bool), plan.model.covariance_matrix
+    tied, half_width = np.zeros(shape, dtype=bool), quantile(plan.model.noise.residual_dof)
+    apart = plan.lengths.square_apart(columns.best[setting, batch], columns.best) if plan.lengths else np.zeros(shape)
     for name, top in speedups[setting][1].items():
         best = Estimate(top.value[batch], top.gradient[batch])
         for index, (_, readings) in enumerate(speedups):
             for other, estimate in readings.items():
                 if index != setting or other == name:  # one setting is read one way at a time
                     shortfall = Estimate(best.value - estimate.value, best.gradient - estimate.gradient)
-                    reach = quantile(plan.model.noise.residual_dof) * np.sqrt(shortfall.variance(covariance))
-                    tied[index] |= shortfall.value <= reach
+                    variance = shortfall.variance(plan.model.covariance_matrix)
+                    tied[index] |= shortfall.value <= np.sqrt(half_width**2 * variance + apart[index])
     return (setting, batch), tied
 
 
@@ -408,13 +525,62 @@ def heat_map(found: Sweep, quantity: str, *, nccl: str, batch_size: int, topk: i
 
 
 @dataclass(frozen=True)
+class TopkMap:
+    """One quantity over num_steps (rows) and num_draft_tokens (columns), each with the topk at which it is highest.
+
+    `values` are NaN, and `topk` 0, where no combination is legal or answered; `extrapolated` belongs to that topk,
+    `tied` to any: where some topk cannot be told from the best of all.
+    """
+
+    num_steps: tuple[int, ...]
+    num_draft_tokens: tuple[int, ...]
+    values: FloatArray
+    topk: IntArray
+    tied: BoolArray
+    extrapolated: BoolArray
+
+
+def best_topk_map(found: Sweep, quantity: str, *, nccl: str, batch_size: int) -> TopkMap:
+    """A quantity of a Sweep by steps and draft tokens at the topk of the axes where it is highest, for drawing.
+
+    Raises ConfigurationError as `heat_map`.
+    """
+
+    def layers(name: str) -> FloatArray:
+        every = (heat_map(found, name, nccl=nccl, batch_size=batch_size, topk=k) for k in found.axes.topk)
+        return np.stack([each.values for each in every])
+
+    rows, columns = (np.unique(getattr(found.spec, name)).tolist() for name in ("num_steps", "num_draft_tokens"))
+    values = np.nan_to_num(layers(quantity), nan=-np.inf)
+    at = values.argmax(axis=0)[None]
+    best = np.take_along_axis(values, at, axis=0)[0]
+    answered = np.isfinite(best)
+    extrapolated = np.take_along_axis(layers("extrapolated"), at, axis=0)[0] == 1
+    return TopkMap(
+        tuple(rows),
+        tuple(columns),
+        np.where(answered, best, np.nan),
+        np.where(answered, np.array(found.axes.topk)[at[0]], 0),
+        (layers("tied") == 1).any(axis=0),
+        answered & extrapolated,
+    )
+
+
+@dataclass(frozen=True)
 class BreakEvenMap:
-    """What chains need by batch_size (rows) and num_steps (columns): C/t, and the rate (eq. 9), NaN where none will do."""
+    """What chains need by batch_size (rows) and num_steps (columns): C/t, and the rate (eq. 9), NaN where none will do.
+
+    `accept_rate`, by num_steps, is the constant rate that gives a chain the law's accept length; `undecided` marks
+    where the interval of the margin holds 0, `extrapolated` what lies outside what was measured.
+    """
 
     batch_size: tuple[int, ...]
     num_steps: tuple[int, ...]
     cost_ratio: FloatArray
     required_accept_rate: FloatArray
+    accept_rate: FloatArray
+    undecided: BoolArray
+    extrapolated: BoolArray
 
 
 def break_even_map(found: Sweep, *, nccl: str) -> BreakEvenMap:
@@ -423,15 +589,23 @@ def break_even_map(found: Sweep, *, nccl: str) -> BreakEvenMap:
     Raises ConfigurationError when the sweep kept no cells, has no such setting, or no chain.
     """
     setting = _index("nccl", found.axes.nccl, nccl)
-    chains = np.flatnonzero((np.asarray(found.spec.topk) == 1) & (np.asarray(found.spec.num_steps) > 0))
+    stepped = method_named(found.spec.method).steps_bound_length
+    chains = np.flatnonzero((np.asarray(found.spec.topk) == 1) & (np.asarray(found.spec.num_steps) > 0) & stepped)
     if not chains.size:
         raise ConfigurationError(
-            "the sweep has no chain (topk 1): the acceptance rate that a tree needs has no formula"
+            "the sweep has no chain (topk 1) with steps: the acceptance rate that anything else needs has no formula"
         )
     steps = np.asarray(found.spec.num_steps)[chains]
     need = found.cost_ratio[setting][:, chains]
-    rate = np.asarray(required_accept_rate(need, steps))
-    return BreakEvenMap(found.axes.batch_size, tuple(steps.tolist()), need, rate)
+    return BreakEvenMap(
+        found.axes.batch_size,
+        tuple(steps.tolist()),
+        need,
+        np.asarray(required_accept_rate(need, steps)),
+        np.asarray(required_accept_rate(found.accept_length[chains], steps)),
+        (found.kept.margin_low[setting][:, chains] <= 0) & (found.kept.margin_high[setting][:, chains] >= 0),
+        found.extrapolated[setting][:, chains],
+    )
 
 
 def _index(axis: str, values: tuple[int, ...] | tuple[str, ...], value: int | str) -> int:

@@ -52,3 +52,17 @@ def ratio_interval(
     low = np.where(var_d > 0, exact[0], ratio - plain)
     high = np.where(var_d > 0, exact[1], ratio + plain)
     return np.where(g >= 1, 0.0, np.maximum(low, 0.0)), np.where(g >= 1, np.inf, high)
+
+
+def difference_interval(
+    one: tuple[Floats, Floats, Floats], other: tuple[Floats, Floats, Floats]
+) -> tuple[FloatArray, FloatArray]:
+    """Ends of the interval of one − other (eq. 11), independent, each a value with its low and high end.
+
+    Elementwise, arguments broadcast. On either side the two reaches add in squares, so intervals may be lopsided.
+    """
+    (value, low, high), (taken, least, most) = one, other
+    middle = np.asarray(value) - taken
+    down = np.sqrt(np.square(value - low) + np.square(most - taken))
+    up = np.sqrt(np.square(high - value) + np.square(taken - least))
+    return middle - down, middle + up

@@ -50,21 +50,56 @@ def model_option(command: Command) -> Command:
     )
 
 
+def accept_rate_option(command: Command) -> Command:
+    """A stated acceptance rate instead of a law fitted to the runs' accept lengths."""
+    return click.option(
+        "--accept-rate", type=click.FloatRange(0, 1),
+        help="One acceptance rate a token.  [default: the law of the runs]",
+    )(command)  # fmt: skip
+
+
 def json_option(command: Command) -> Command:
     """Machine-readable output."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
 
 
-def case_options(command: Command, *, accept_length: bool = True) -> Command:
+def counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """The whole numbers of a text such as 1-8 or 1,2,4; a usage error says what is allowed."""
+    if value is None:
+        return None
+    found: list[int] = []
+    for piece in value.split(","):
+        low, dash, high = (part.strip() for part in piece.partition("-"))
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise click.BadParameter(f"{piece.strip()!r} is neither a whole number nor a range such as 1-8")
+        last = int(high or low)
+        if not 0 <= last - int(low) < _MOST_VALUES:
+            raise click.BadParameter(f"{piece.strip()!r} runs backwards, or over more than {_MOST_VALUES:,} values")
+        found += range(int(low), last + 1)
+    return tuple(found)
+
+
+_MOST_VALUES = 1_000_000
+
+
+def case_options(command: Command) -> Command:
     """What is asked about; whatever is left out is taken from the measured runs."""
+    return _case_options(_ACCEPT_LENGTH(command), {"type": int})
+
+
+def counted_case_options(command: Command) -> Command:
+    """What is asked about, with ranges where `case_options` has one number."""
+    return _case_options(command, {"callback": counts, "metavar": "COUNTS"})
+
+
+def _case_options(command: Command, number: dict[str, Any]) -> Command:
     for option in reversed(
         (
-            click.option("--num-draft-tokens", type=int, help="Tokens verified a request and cycle, root included."),
-            click.option("--num-steps", type=int, help="Drafting depth; with topk 1 it follows from draft tokens."),
-            click.option("--topk", type=int, help="Branches a draft step keeps; 1 is a chain."),
-            click.option("--batch-size", type=int, help="Requests running together."),
+            click.option("--num-draft-tokens", **number, help="Tokens verified a request and cycle, root included."),
+            click.option("--num-steps", **number, help="Drafting depth; with topk 1 it follows from draft tokens."),
+            click.option("--topk", **number, help="Branches a draft step keeps; 1 is a chain."),
+            click.option("--batch-size", **number, help="Requests running together."),
             click.option("--nccl", help="NCCL setting, by its label in the runs.  [default: each]"),
-            *([_ACCEPT_LENGTH] if accept_length else []),
         )
     ):
         command = option(command)

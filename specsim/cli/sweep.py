@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from specsim.cli.options import (
+    accept_rate_option,
+    counts,
     example,
     fit_options,
     json_option,
@@ -20,36 +22,17 @@ from specsim.cli.options import (
 from specsim.cli.progress import Progress
 from specsim.quantities import SpecConfig
 from specsim.report.sweep import sweep_record, sweep_text, write_csv
-from specsim.sweep import Axes, assumed_law, law_from, sweep
-
-_MOST_VALUES = 1_000_000
+from specsim.sweep import Axes, assumed_law, drafting_method, law_from, sweep
 
 
-def counts(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """The whole numbers of a text such as 1-8 or 1,2,4; a usage error says what is allowed."""
-    if value is None:
-        return None
-    found: list[int] = []
-    for piece in value.split(","):
-        low, dash, high = (part.strip() for part in piece.partition("-"))
-        if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise click.BadParameter(f"{piece.strip()!r} is neither a whole number nor a range such as 1-8")
-        last = int(high or low)
-        if not 0 <= last - int(low) < _MOST_VALUES:
-            raise click.BadParameter(f"{piece.strip()!r} runs backwards, or over more than {_MOST_VALUES:,} values")
-        found += range(int(low), last + 1)
-    return tuple(found)
-
-
-def configuration(_: click.Context, __: click.Parameter, value: str | None) -> SpecConfig | None:
-    """The configuration of a text such as 3/1/4; a usage error says what is allowed."""
+def configuration(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """Steps, topk and draft tokens of a text such as 3/1/4; a usage error says what is allowed."""
     if value is None:
         return None
     pieces = [piece.strip() for piece in value.split("/")]
     if len(pieces) != 3 or not all(piece.isdecimal() for piece in pieces):
         raise click.BadParameter(f"{value!r} is not num_steps/topk/num_draft_tokens, such as 3/1/4")
-    steps, topk, width = (int(piece) for piece in pieces)
-    return SpecConfig(steps, topk, width)
+    return tuple(int(piece) for piece in pieces)
 
 
 def axis_options(command: Any) -> Any:
@@ -78,9 +61,7 @@ def axis_options(command: Any) -> Any:
 )
 @runs_argument
 @axis_options
-@click.option(
-    "--accept-rate", type=click.FloatRange(0, 1), help="One acceptance rate a token.  [default: the law of the runs]"
-)
+@accept_rate_option
 @click.option(
     "--present",
     callback=configuration,
@@ -94,7 +75,7 @@ def axis_options(command: Any) -> Any:
 def command(
     runs: tuple[Path, ...],
     accept_rate: float | None,
-    present: SpecConfig | None,
+    present: tuple[int, int, int] | None,
     model_path: Path | None,
     noise: float | None,
     allow_mixed: bool,
@@ -109,9 +90,10 @@ def command(
     """
     model = model_from(runs, model_path, noise, allow_mixed)
     asked = Axes.completed(model, **{name: values or None for name, values in axes.items()})
-    law = law_from(model).law if accept_rate is None else assumed_law(accept_rate)
+    law = law_from(model) if accept_rate is None else assumed_law(accept_rate)
+    mine = None if present is None else SpecConfig(*present, drafting_method(model))
     found = sweep(
-        model, law, asked, present=present, allow_mixed=allow_mixed, keep_cells=csv_path is not None,
+        model, law, asked, present=mine, allow_mixed=allow_mixed, keep_cells=csv_path is not None,
         progress=Progress("sweep"),
     )  # fmt: skip
     if csv_path is not None:

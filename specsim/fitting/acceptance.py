@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from specsim.acceptance.chain import required_accept_rate
 from specsim.acceptance.conversions import AcceptanceCounts, conditional_acceptance
 from specsim.acceptance.laws import TreeLaw
+from specsim.acceptance.lengths import Lengths
 from specsim.errors import ConfigurationError, NotIdentifiedError
-from specsim.quantities import BoolArray, FloatArray, Floats, Ints, SpecConfig
+from specsim.quantities import BoolArray, FloatArray, Floats, IntArray, Ints, SpecConfig
 from specsim.uncertainty import quantile
 
 PARAMETERS = ("rate", "decay", "rank_exponent")
@@ -202,25 +203,31 @@ class AcceptanceFit:
         added in squares. That is the delta method of eq. 11, but with steps as long as the interval.
         """
         shape = np.broadcast_shapes(np.shape(num_steps), np.shape(topk), np.shape(num_draft_tokens))
-        config = tuple(np.atleast_1d(*np.broadcast_arrays(num_steps, topk, num_draft_tokens)))
-        length = self.law.accept_length(*config)
-        score, scale = _score(length, config[0])
-        down, up = self._reach(config, score)
-        error = quantile(0) * self.misfit * np.where(config[1] == 1, CHAIN_ERROR, TREE_ERROR) * scale
-        low = 1 + config[0] * _expit(score - np.hypot(down, error))
-        high = 1 + config[0] * _expit(score + np.hypot(up, error))
-        return _in_shape(length, shape), _in_shape(low, shape), _in_shape(high, shape)
+        told = self.lengths(*np.atleast_1d(*np.broadcast_arrays(num_steps, topk, num_draft_tokens)))
+        return _in_shape(told.value, shape), _in_shape(told.low, shape), _in_shape(told.high, shape)
 
-    def _reach(self, config: tuple[NDArray[np.int64], ...], score: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """How far the parameters' uncertainty moves the score down and up, at LEVEL."""
-        down, up = np.zeros(score.shape), np.zeros(score.shape)
+    def lengths(self, num_steps: IntArray, topk: IntArray, num_draft_tokens: IntArray) -> Lengths:
+        """What `predict` says of n configurations, arrays of shape (n,), and what their errors have in common."""
+        config = (num_steps, topk, num_draft_tokens)
+        length = np.asarray(self.law.accept_length(*config))
+        score, scale = _score(length, num_steps)
+        own = quantile(0) * self.misfit * np.where(topk == 1, CHAIN_ERROR, TREE_ERROR) * (num_steps > 0)
+        down, up, shared = np.square(own * scale), np.square(own * scale), []
+        for below, above in self._moved(config):
+            moves = [_score(each, num_steps)[0] - score for each in (below, above)]
+            down += np.square(np.minimum(np.minimum(*moves), 0.0))
+            up += np.square(np.maximum(np.maximum(*moves), 0.0))
+            shared.append(np.log(above / below) / 2)
+        low, high = (1 + num_steps * _expit(score + reach) for reach in (-np.sqrt(down), np.sqrt(up)))
+        beyond = np.asarray(self.is_extrapolated(num_steps, topk))
+        return Lengths(length, low, high, np.stack(shared, axis=1), own, beyond)
+
+    def _moved(self, config: tuple[IntArray, ...]) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """The lengths at both ends of the LEVEL interval along each principal axis of the parameters' uncertainty."""
         variances, axes = np.linalg.eigh(self.covariance)
-        for axis in (quantile(0) * np.sqrt(np.maximum(variances, 0.0)) * axes).T:
-            laws = (_law(_parameters(self.law) + side * axis) for side in (-1, 1))
-            moves = [_score(law.accept_length(*config), config[0])[0] - score for law in laws]
-            down = np.hypot(down, np.minimum(np.minimum(*moves), 0.0))
-            up = np.hypot(up, np.maximum(np.maximum(*moves), 0.0))
-        return down, up
+        for step in (quantile(0) * np.sqrt(np.maximum(variances, 0.0)) * axes).T:
+            below, above = (_law(_parameters(self.law) + side * step).accept_length(*config) for side in (-1, 1))
+            yield np.asarray(below), np.asarray(above)
 
     def is_extrapolated(self, num_steps: Ints, topk: Ints) -> bool | BoolArray:
         """Whether a configuration is deeper, or has more branches, than any that was fitted; arguments broadcast."""

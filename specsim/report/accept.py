@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from specsim.expected import Expected, Part
+from specsim.fitting.acceptance import AcceptanceFit
 from specsim.fitting.scaling import ASSUMED_LENGTH_ERROR, CAVEAT, ScalingFit
 from specsim.quantities import LEVEL
 from specsim.report.records import Record
@@ -17,7 +18,7 @@ from specsim.report.tables import number, span, table, wrapped
 def accept_record(part: Part, rows: Iterable[Expected]) -> Record:
     """Expected lengths under one law: the first row's fields at the top, all of them under `rows`."""
     listed = [_row(row) for row in rows]
-    return {**listed[0], "rows": listed, **_law_record(part), "interval_level": LEVEL, "notes": list(part.notes)}
+    return {**listed[0], "rows": listed, **law_record(part.fitted), "interval_level": LEVEL, "notes": list(part.notes)}
 
 
 def mix_record(parts: Iterable[Part], mixed: Expected) -> Record:
@@ -26,7 +27,7 @@ def mix_record(parts: Iterable[Part], mixed: Expected) -> Record:
     share = sum(part.weight for part in parts)
     return {
         **_row(mixed),
-        "parts": [{"name": p.name, "token_share": p.weight / share, **_law_record(p)} for p in parts],
+        "parts": [{"name": p.name, "token_share": p.weight / share, **law_record(p.fitted)} for p in parts],
         "not_identified": sorted({name for part in parts for name in part.fitted.not_identified}),
         "interval_level": LEVEL,
         "notes": [f"{part.name}: {note}" for part in parts for note in part.notes],
@@ -49,8 +50,8 @@ def _row(row: Expected) -> Record:
     }
 
 
-def _law_record(part: Part) -> Record:
-    fitted = part.fitted
+def law_record(fitted: AcceptanceFit) -> Record:
+    """A fitted law: its parameters with their intervals, and what the data leave open."""
     return {
         "law": {"name": type(fitted.law).__name__, **asdict(fitted.law)},
         "law_intervals": dict(fitted.intervals),
@@ -67,9 +68,15 @@ def accept_text(record: Record) -> str:
     if targets:
         columns += ["target", "constant rate needed", "first rate needed"]
     drawn = table(columns, [_cells(row, targets) for row in rows])
-    law, ends = record["law"], record["law_intervals"]
-    fitted = ", ".join(f"{name} {law[name]:.2f} {span(ends[name], 2)}" for name in ends)
-    return "\n".join([drawn, f"law: {fitted}", "", *_labels(record)])
+    return "\n".join([drawn, f"law: {law_text(record)}", "", *_labels(record)])
+
+
+def law_text(record: Record) -> str:
+    """A law's parameters, with their intervals where it was fitted."""
+    ends = record["law_intervals"]
+    words = {name: f"{value:.2f}" if isinstance(value, float) else str(value) for name, value in record["law"].items()}
+    told = (f"{name} {word} {span(ends.get(name), 2)}".rstrip() for name, word in words.items() if name != "name")
+    return ", ".join(told) or words["name"]
 
 
 def _cells(row: Record, targets: bool) -> list[str]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
 import numpy as np
 
-from specsim.breakeven import break_even
+from specsim.breakeven import BreakEven, break_even
 from specsim.cost.model import CostModel
 from specsim.errors import MixedSetupError
+from specsim.fitting.acceptance import AcceptanceFit
 from specsim.flags import engine_flags
 from specsim.prediction import predict
 from specsim.quantities import Workload
 from specsim.questions import AcceptLength, Case
+from specsim.report.accept import law_record, law_text
 from specsim.report.records import Record, break_evens_record, predictions_record
-from specsim.report.tables import labels, table, wrapped
+from specsim.report.tables import labels, span, table, wrapped
 from specsim.sweep import Cell, Sweep, totals
+from specsim.uncertainty import difference_interval, quantile
 
 _ROWS = 48  # lines of a table that someone still reads; the CSV has every cell
 _TIES = 4  # rows shown under a best; the record counts them all
@@ -30,13 +34,13 @@ _COUNTS = ("num_steps", "topk", "num_draft_tokens")
 
 def sweep_record(model: CostModel, found: Sweep) -> Record:
     """A sweep: the best of all at the top, then under `rows` the best at each batch size and setting and its ties."""
-    top = _top(found)
+    top = found.place()
     best = found.cell(*top, int(found.columns.best[top]))
     rows = [_row(model, found, *place) for place in _places(found, top)]
     return {
         **rows[0],
         "best_of_all": "speedup" if found.best is not None else "output_tok_s",
-        "law": found.law,
+        **law_of(found),
         "cells": {"evaluated": found.evaluated, "illegal_combinations": found.illegal, **totals(found)},
         "axes": asdict(found.axes),
         "flags": [asdict(each) for each in engine_flags(best.spec)],
@@ -49,17 +53,17 @@ def sweep_record(model: CostModel, found: Sweep) -> Record:
         "unanswered": [asdict(each) for each in found.unanswered],
         "no_baseline_by_nccl": found.no_baseline,
         "setup": asdict(model.setup),
-        "notes": list(model.notes),
+        "notes": [*model.notes, *found.law_notes],
     }
 
 
-def _top(found: Sweep) -> tuple[int, int]:
-    """Where the best of all is: by speed-up, or by throughput where nothing has a baseline."""
-    if found.best is not None:
-        return found.best
-    rates = found.columns.best_output_tok_s
-    setting, batch = divmod(int(np.nanargmax(rates)), rates.shape[1])
-    return setting, batch
+def law_of(found: Sweep) -> Record:
+    """The law of acceptance, as `specsim accept` has it, and whether its lengths count as known."""
+    if isinstance(found.law, AcceptanceFit):
+        return {**law_record(found.law), "law_known": False}
+    parameters: Record = asdict(found.law) if is_dataclass(found.law) else {}
+    law: Record = {"name": type(found.law).__name__, **parameters}
+    return {"law": law, "law_intervals": {}, "not_identified": [], "misfit": None, "law_known": True}
 
 
 def _places(found: Sweep, top: tuple[int, int]) -> Iterator[tuple[int, int, int, str]]:
@@ -94,24 +98,52 @@ def _row(model: CostModel, found: Sweep, setting: int, batch: int, configuration
 
 def _answers(model: CostModel, cell: Cell, allow_mixed: bool) -> Record:
     """Everything that predict and break-even say of a cell, labels included, and its margin."""
-    case = Case(cell.spec, cell.batch_size, cell.nccl, AcceptLength(cell.accept_length))
-    workload = Workload(cell.batch_size)
+    length = _length(cell)
+    case, workload = Case(cell.spec, cell.batch_size, cell.nccl, length), Workload(cell.batch_size)
     told = predict(model, cell.spec, workload, cell.accept_length, cell.nccl)
     record: Record = predictions_record(model, [(case, told)], [])["rows"][0]
     record |= {"margin": None, "margin_interval": None, "feasible": None}
-    try:
+    with suppress(MixedSetupError):
         need = break_even(
-            model, cell.spec, workload, cell.nccl, accept_length=cell.accept_length, allow_mixed=allow_mixed
-        )
-    except MixedSetupError:
-        return record
-    low, high = need.interval
-    record |= {"speedup": None, "no_baseline": ""} | break_evens_record(model, [(case, need)], [])["rows"][0]
-    margin = cell.accept_length - float(need.cost_ratio)
-    return record | {
-        "margin": margin,
-        "margin_interval": [cell.accept_length - float(high), cell.accept_length - float(low)],
+            model, cell.spec, workload, cell.nccl, accept_length=length.value, accept_length_error=length.error,
+            allow_mixed=allow_mixed,
+        )  # fmt: skip
+        record |= {"speedup": None, "no_baseline": ""} | break_evens_record(model, [(case, need)], [])["rows"][0]
+        record |= {"margin": cell.accept_length - float(need.cost_ratio), "margin_interval": _margin_ends(cell, need)}
+    return record | _of_length(cell, record)
+
+
+def _length(cell: Cell) -> AcceptLength:
+    """A cell's accept length; its standard error is that of an even interval as wide as its own."""
+    low, high = cell.accept_interval or (cell.accept_length,) * 2
+    return AcceptLength(cell.accept_length, (high - low) / 2 / quantile(0))
+
+
+def _margin_ends(cell: Cell, need: BreakEven) -> list[float]:
+    ends = cell.accept_interval or (cell.accept_length,) * 2
+    low, high = difference_interval((cell.accept_length, *ends), (need.cost_ratio, *need.interval))
+    return [float(low), float(high)]
+
+
+def _of_length(cell: Cell, record: Record) -> Record:
+    """What an uncertain length adds to a row: its interval, its part in the throughput's, and where it was not fitted."""
+    if cell.accept_interval is None:
+        return {"accept_length_interval": None}
+    rate, ends = record["output_tok_s"], record["output_tok_s_interval"]
+    down, up = (
+        np.hypot(end - rate, rate * (length / cell.accept_length - 1))
+        for end, length in zip(ends, cell.accept_interval, strict=True)
+    )
+    beyond = [_BEYOND_LAW] if cell.accept_extrapolated else []
+    return {
+        "accept_length_interval": list(cell.accept_interval),
+        "output_tok_s_interval": [max(float(rate - down), 0.0), float(rate + up)],
+        "extrapolated": bool(record["extrapolated"]) or cell.accept_extrapolated,
+        "extrapolated_in": [*record["extrapolated_in"], *beyond],
     }
+
+
+_BEYOND_LAW = "accept length: deeper, or with more branches, than what its law was fitted to"
 
 
 # -- as text ---------------------------------------------------------------------------------------------------------
@@ -133,7 +165,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         row["nccl"],
         *(str(row[name]) for name in ("batch_size", "num_steps", "topk")),
         f"{row['num_draft_tokens']}{' ¹' if row['extrapolated'] else ''}",
-        f"{row['accept_length']:.2f}",
+        f"{row['accept_length']:.2f} {span(row['accept_length_interval'], 2)}".rstrip(),
         ("≥ " if row["lower_bound"] else "") + f"{row['cycle_ms']:.2f}",
         f"{row['output_tok_s']:.1f}",
         "–" if row["margin"] is None else f"{row['speedup']:.3f}",
@@ -181,11 +213,21 @@ def _summary(record: Record) -> Iterator[str]:
         places = ", ".join(f"NCCL {each['nccl']} batch {each['batch_size']}" for each in others[:_TIES])
         more = f" and {len(others) - _TIES} more" if len(others) > _TIES else ""
         yield f"Its speed-up cannot be told from that of the best at {places}{more}"
-    yield f"Accept lengths: {record['law']}; they count as known, intervals are the cost model's"
+    yield f"Accept lengths: {law_text(record)}; {_known(record)}"
     cells = record["cells"]
     counts = ", ".join(f"{cells[name]:,} {word}" for name, word in _WORDS.items() if cells[name])
     yield f"{cells['evaluated']:,} cells: {counts}"
     yield f"{cells['illegal_combinations']:,} illegal combinations of steps, topk and draft tokens left out"
+
+
+def _known(record: Record) -> str:
+    if record["law_known"]:
+        return "they count as known, intervals are the cost model's"
+    return f"{record['interval_level']:.0%} intervals, which are in the margins and in what cannot be told apart" + (
+        f"; the measured lengths lie {record['misfit']:.1f} times as far from the law as assumed"
+        if record["misfit"] > 1
+        else ""
+    )
 
 
 _WORDS = {
@@ -218,7 +260,7 @@ def _qualified(record: Record) -> str:
 # -- as CSV ----------------------------------------------------------------------------------------------------------
 
 COLUMNS = (
-    "nccl", "batch_size", *_COUNTS, "accept_length", "cycle_ms", "output_tok_s", "speedup", "margin", "margin_low",
+    "nccl", "batch_size", *_COUNTS, "accept_length", "accept_length_low", "accept_length_high", "cycle_ms", "output_tok_s", "speedup", "margin", "margin_low",
     "margin_high", "feasible", "extrapolated", "tied", "best",
 )  # fmt: skip
 
@@ -239,8 +281,9 @@ def _csv_rows(found: Sweep, setting: int, batch: int) -> Iterable[tuple[object, 
     feasible = ratio <= np.asarray(found.spec.max_accept_length)
     best = np.arange(length.size) == found.columns.best[setting, batch]
     known = ~np.isnan(ratio)
+    low, high = (length, length) if found.lengths is None else (found.lengths.low, found.lengths.high)
     numbers = (
-        length, times, size * 1000.0 * length / times, length / ratio, length - ratio, cells.margin_low, cells.margin_high,
+        length, low, high, times, size * 1000.0 * length / times, length / ratio, length - ratio, cells.margin_low, cells.margin_high,
     )  # fmt: skip
     counts = [np.asarray(getattr(found.spec, name)).tolist() for name in _COUNTS]
     pays = [bool(each) if told else None for each, told in zip(feasible, known, strict=True)]

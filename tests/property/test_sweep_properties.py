@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from specsim.breakeven import break_even
 from specsim.errors import MixedSetupError, NotIdentifiedError
 from specsim.fitting import fit
+from specsim.fitting.acceptance import LengthObservation, fit_acceptance
 from specsim.prediction import predict
 from specsim.quantities import Setup, SpecConfig, Workload
 from specsim.runs.run import Figure, Run
@@ -138,3 +139,35 @@ def test_best_regret_and_ties(model, law, axes, present):
     assert not found.kept.tied[np.isnan(found.cycle_ms)].any()
     if found.best is not None:
         assert found.speedup[(*found.best, best[found.best])] >= np.nanmax(found.speedup) * (1 - 1e-14)
+
+
+observations = st.tuples(st.sampled_from([(1, 1, 2), (3, 1, 4), (3, 2, 7), (6, 4, 25)]), st.floats(0.02, 0.9)).map(
+    lambda seen: LengthObservation(*seen[0], 1 + seen[1] * seen[0][0])
+)
+fits = st.lists(observations, min_size=1, max_size=3).map(fit_acceptance)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(models(), fits, axes)
+def test_what_the_law_does_not_know_only_widens(model, fitted, axes):
+    doubtful, known = sweep(model, fitted, axes), sweep(model, fitted.law, axes)
+    np.testing.assert_array_equal(doubtful.columns.best, known.columns.best)
+    np.testing.assert_allclose(doubtful.cycle_ms, known.cycle_ms)
+    assert (known.tied <= doubtful.tied).all()
+    assert (known.tied_with_best <= doubtful.tied_with_best).all()
+    ends = ~np.isnan(known.kept.margin_low)
+    assert (doubtful.kept.margin_low <= known.kept.margin_low + 1e-9)[ends].all()
+    assert (doubtful.kept.margin_high >= known.kept.margin_high - 1e-9)[ends].all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(fits, st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4), st.floats(0, 1)), min_size=3, max_size=3))
+def test_the_distance_of_two_lengths_is_a_distance(fitted, drawn):
+    """Symmetric, 0 from itself and never longer than a way round: what a sweep's first selection rests on."""
+    chosen = [(s, k, s + 1 if k == 1 or s == 0 else 2 + round(x * (k + (s - 1) * k**2 - 1))) for s, k, x in drawn]
+    lengths = fitted.lengths(*np.array(chosen).T)
+    each = np.arange(3)
+    apart = np.sqrt(lengths.square_apart(each[:, None], each))
+    np.testing.assert_array_equal(apart, apart.T)
+    assert (np.diag(apart) == 0).all()
+    assert apart[0, 2] <= apart[0, 1] + apart[1, 2] + 1e-12

@@ -33,7 +33,7 @@ LAYERS = (
     {"cli"},
 )
 CONFINED = {
-    "matplotlib": {"report.plots"},
+    "matplotlib": {"report.maps", "report.plots"},
     "pydantic": {"cost.model_file", "runs.files", "runs.schema"},
     "scipy": {"fitting.acceptance", "fitting.least_squares", "uncertainty"},
     "click": {"cli"},

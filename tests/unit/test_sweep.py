@@ -583,9 +583,12 @@ def test_text_and_record_carry_the_same_labels():
     )
     for reason in {reason for row in record["rows"] for reason in row["extrapolated_in"]}:
         assert reason in text
-    for note in (*record["notes"], *record["no_baseline_by_nccl"].values(), record["law"]):
+    for note in (*record["notes"], *record["no_baseline_by_nccl"].values()):
         assert " ".join(note.split()) in text
     assert "EXTRAPOLATED" in text
+    assert record["law_known"]
+    assert "rate 0.55, decay 1.00" in text
+    assert "they count as known" in text
     for flags in record["flags"]:
         assert flags["flags"] in text
 
