@@ -162,9 +162,10 @@ class Sweep:
     """What `sweep` answers, by (nccl, batch size, configuration) in the order of `axes` and `spec`.
 
     `spec` holds the G legal configurations, the present one among them, as arrays of shape (G,), `accept_length`
-    theirs by `law`, `lengths` what is not known of them (None where the law counts as known), `decode_ms` the baseline of shape (nccl, batch size). `columns` says what is best at each batch
-    size and setting, `cells` everything about every cell, if kept. `best` is the (setting, batch size) index whose
-    best cell has the highest speed-up, None without any baseline; `tied_with_best`, of shape (nccl, batch size),
+    theirs by `law`, `lengths` what is not known of them (None where the law counts as known), `decode_ms` the
+    baseline of shape (nccl, batch size). `columns` says what is best at each batch size and setting, `cells`
+    everything about every cell, if kept. `best` is the (setting, batch size) index whose best cell gains most over the
+    fastest plain decode at its batch size, None without any baseline; `tied_with_best`, of shape (nccl, batch size),
     where another's cannot be told from that. `illegal` counts the combinations of steps, topk and draft tokens left
     out. `unanswered` says why cells are open, `no_baseline` why margins are, `mixed_baseline` what is not like for like
     where mixing is allowed, by setting.
@@ -253,7 +254,7 @@ class Sweep:
     def place(self, nccl: str | None = None, batch_size: int | None = None) -> tuple[int, int]:
         """The (setting, batch size) index of what is stated, of the best of all for the rest.
 
-        Best by speed-up, or by throughput where nothing has a baseline. Raises ConfigurationError on a value that is
+        Best by what it gains over the fastest plain decode, or by throughput where nothing has a baseline. Raises ConfigurationError on a value that is
         not on its axis.
         """
         rates = self.columns.best_output_tok_s
@@ -309,7 +310,7 @@ def sweep(
     shape = (len(axes.nccl), len(axes.batch_size), plan.accept_length.size)
     cells = Cells.empty(shape) if keep_cells else None
     columns, open_because = _collected(plan, cells, executor, progress)
-    best, tied = _best_speedup(plan, columns)
+    best, tied = _best_of_all(plan, columns)
     decode_ms = np.array([decode.value for decode in plan.decode])
     unanswered = tuple(Unanswered(label, why) for label, why in open_because.items())
     missing, mixed = (_without_baseline(model, plan, mix) for mix in (allow_mixed, False))
@@ -452,10 +453,15 @@ def _chunks(plan: Plan) -> list[Chunk]:
 # -- the best of all -------------------------------------------------------------------------------------------------
 
 
-def _best_speedup(plan: Plan, columns: Columns) -> tuple[tuple[int, int] | None, BoolArray]:
-    """The batch size and setting whose best cell has the highest speed-up, and those that cannot be told from it."""
+def _best_of_all(plan: Plan, columns: Columns) -> tuple[tuple[int, int] | None, BoolArray]:
+    """The batch size and setting whose best cell gains most over plain decode, and those that cannot be told from it.
+
+    Every setting is held against the fastest baseline at that batch size, its own or another's: what somebody who
+    may choose the setting would run instead. A speed-up over its own baseline would favour a slow setting.
+    """
     shape = columns.best.shape
-    speedups = [_log_speedups(plan, columns.best[index], index) for index in range(shape[0])]
+    plain = _fastest(plan.decode)
+    speedups = [_log_gains(plan, columns.best[index], index, plain) for index in range(shape[0])]
     points = np.array([point for point, _ in speedups])
     if np.isnan(points).all():
         return None, np.zeros(shape, dtype=bool)
@@ -473,13 +479,21 @@ def _best_speedup(plan: Plan, columns: Columns) -> tuple[tuple[int, int] | None,
     return (setting, batch), tied
 
 
-def _log_speedups(plan: Plan, best: IntArray, index: int) -> tuple[FloatArray, dict[str, Estimate]]:
+def _fastest(decode: tuple[Estimate, ...]) -> Estimate:
+    """The least plain decode step at each batch size over the settings; NaN where none has a baseline."""
+    values = np.stack([each.value for each in decode])
+    least = np.where(np.isnan(values), np.inf, values).argmin(axis=0)
+    at = np.arange(values.shape[1])
+    return Estimate(values[least, at], np.stack([each.gradient for each in decode])[least, at])
+
+
+def _log_gains(plan: Plan, best: IntArray, index: int, decode: Estimate) -> tuple[FloatArray, dict[str, Estimate]]:
     """log(L·t/C) of the best cell at each batch size (eq. 7): the point, and by reading; NaN where it is open."""
     width = np.asarray(plan.spec.num_draft_tokens)[best].astype(float)
     one = np.ones_like(width)
     table = Cycle(plan.batch_size, one, one, width, one, one)
     verify = verify_readings(plan.model, table, plan.settings[index])
-    decode, length = plan.decode[index], np.where(best < 0, np.nan, plan.accept_length[best])
+    length = np.where(best < 0, np.nan, plan.accept_length[best])
 
     def speedup(verified: Estimate) -> Estimate:
         cycle = plan.cycle_estimate(verified, plan.batch_size, best)

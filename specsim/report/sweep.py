@@ -39,7 +39,8 @@ def sweep_record(model: CostModel, found: Sweep) -> Record:
     rows = [_row(model, found, *place) for place in _places(found, top)]
     return {
         **rows[0],
-        "best_of_all": "speedup" if found.best is not None else "output_tok_s",
+        "best_of_all": "gain" if found.best is not None else "output_tok_s",
+        **_fastest_plain(found, top),
         **law_of(found),
         "cells": {"evaluated": found.evaluated, "illegal_combinations": found.illegal, **totals(found)},
         "axes": asdict(found.axes),
@@ -55,6 +56,17 @@ def sweep_record(model: CostModel, found: Sweep) -> Record:
         "setup": asdict(model.setup),
         "notes": [*model.notes, *found.law_notes],
     }
+
+
+def _fastest_plain(found: Sweep, top: tuple[int, int]) -> Record:
+    """The fastest plain decode at the best's batch size, of whichever setting, and what the best gains over it."""
+    steps = found.decode_ms[:, top[1]]
+    if np.isnan(steps).all():
+        return {"fastest_plain_nccl": None, "fastest_plain_tok_s": None, "gain": None}
+    least = int(np.nanargmin(steps))
+    rate = found.axes.batch_size[top[1]] * 1000.0 / float(steps[least])
+    gain = float(found.columns.best_output_tok_s[top]) / rate
+    return {"fastest_plain_nccl": found.axes.nccl[least], "fastest_plain_tok_s": rate, "gain": gain}
 
 
 def law_of(found: Sweep) -> Record:
@@ -203,7 +215,11 @@ def _footnotes(record: Record) -> Iterator[str]:
 def _summary(record: Record) -> Iterator[str]:
     where = f"NCCL {record['nccl']}, batch {record['batch_size']}"
     config = f"{record['num_steps']} steps, topk {record['topk']}, {record['num_draft_tokens']} draft tokens"
-    yield f"Best of all by {'speed-up' if record['best_of_all'] == 'speedup' else 'throughput'}: {config} ({where})"
+    if record["gain"] is None:
+        yield f"Best of all by throughput: {config} ({where})"
+    else:
+        plain = f"{record['fastest_plain_tok_s']:.1f} tok/s under NCCL {record['fastest_plain_nccl']}"
+        yield f"Best of all: {config} ({where}), {record['gain']:.3f} times the fastest plain decode there ({plain})"
     others = [
         each
         for each in record["cannot_be_told_from_best"]
@@ -212,7 +228,7 @@ def _summary(record: Record) -> Iterator[str]:
     if others:
         places = ", ".join(f"NCCL {each['nccl']} batch {each['batch_size']}" for each in others[:_TIES])
         more = f" and {len(others) - _TIES} more" if len(others) > _TIES else ""
-        yield f"Its speed-up cannot be told from that of the best at {places}{more}"
+        yield f"Its gain cannot be told from that of the best at {places}{more}"
     yield f"Accept lengths: {law_text(record)}; {_known(record)}"
     cells = record["cells"]
     counts = ", ".join(f"{cells[name]:,} {word}" for name, word in _WORDS.items() if cells[name])

@@ -170,7 +170,7 @@ def test_a_certain_fit_is_its_law(model, fitted):
 
 
 def test_the_best_of_all_is_told_apart_under_the_law_too(model, fitted):
-    """Speed-ups of the best cells, pair by pair under the settings that each were measured under."""
+    """Gains of the best cells over the fastest plain decode at their batch size, pair by pair."""
     fitted = shrunk(fitted, 0.3)
     axes = replace(AXES, batch_size=tuple(range(1, 17)))
     found, known = sweep(model, fitted, axes), sweep(model, fitted.law, axes)
@@ -180,7 +180,8 @@ def test_the_best_of_all_is_told_apart_under_the_law_too(model, fitted):
         best, label = int(found.columns.best[place]), axes.nccl[place[0]]
         work = Workload(axes.batch_size[place[1]])
         cost = cycle_cost(model, found.cell(*place, best).spec, work, label, ()).total
-        decode = model.decode(module._plain_cycle(np.array([float(work.batch_size)])), label)
+        plain = module._plain_cycle(np.array([float(work.batch_size)]))
+        decode = min((model.decode(plain, other) for other in axes.nccl), key=lambda each: each.value[0])
         value = np.log(found.accept_length[best] * decode.value / cost.value)[0]
         return best, value, (decode.gradient / decode.value[:, None] - cost.gradient / cost.value[:, None])[0]
 
