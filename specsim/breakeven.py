@@ -10,7 +10,7 @@ import numpy as np
 from specsim.acceptance import required_accept_rate
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel
-from specsim.cost.terms import Cycle
+from specsim.cost.terms import Cycle, plain_cycle
 from specsim.errors import ConfigurationError, MixedSetupError
 from specsim.prediction import CycleCost, CycleTimes, Flags, as_shape, check_length, common_shape, cycle_cost, flat
 from specsim.quantities import LEVEL, BoolArray, FloatArray, Floats, Ints, SpecConfig, Workload
@@ -203,8 +203,7 @@ def _nearest_batch(model: CostModel, cycle: Cycle, nccl: str) -> Estimate:
     """The baseline at the measured batch size nearest to each cycle's."""
     batches = np.array(model.setting(nccl).decode_batches)
     nearest = batches[np.argmin(np.abs(cycle.batch_size[:, None] - batches), axis=1)]
-    one = np.ones_like(nearest)
-    return model.decode(Cycle(nearest, one, one, one, one, nearest), nccl)
+    return model.decode(plain_cycle(nearest), nccl)
 
 
 # -- uncertainty of the ratio ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from specsim.acceptance.lengths import Lengths
 from specsim.breakeven import Baseline
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel, MeasuredConfiguration
-from specsim.cost.terms import Cycle
+from specsim.cost.terms import Cycle, plain_cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
 from specsim.fitting.acceptance import PRIOR_MEDIAN, AcceptanceFit, LengthObservation, fit_acceptance
 from specsim.grid import Cells, Chunk, Columns, IntArray, Part, Plan, evaluate, verify_readings
@@ -424,7 +424,7 @@ def _possible(lengths: Floats, spec: SpecConfig) -> FloatArray:
 
 def _decode(model: CostModel, nccl: str, batch: FloatArray, allow_mixed: bool) -> tuple[Estimate, str]:
     """Plain decode at each batch size (eq. 5), NaN where no baseline serves, and then why."""
-    cycle = _plain_cycle(batch)
+    cycle = plain_cycle(batch)
     try:
         baseline = Baseline.find(model, cycle, nccl, None, allow_mixed)
     except MixedSetupError as error:
@@ -437,11 +437,6 @@ def _without_baseline(model: CostModel, plan: Plan, allow_mixed: bool) -> dict[s
     """Why there is no baseline, by the settings for which that is so."""
     reasons = {label: _decode(model, label, plan.batch_size, allow_mixed)[1] for label in plan.settings}
     return {label: why for label, why in reasons.items() if why}
-
-
-def _plain_cycle(batch: FloatArray) -> Cycle:
-    one = np.ones_like(batch)
-    return Cycle(batch, one, one, one, one, batch)
 
 
 def _chunks(plan: Plan) -> list[Chunk]:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
-from specsim.cost.terms import BY_SETTING, TERMS, Cycle
+from specsim.cost.terms import TERM_BY_NAME, Cycle, plain_cycle
 from specsim.errors import MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import BoolArray, FloatArray, Setup, is_legal
 
@@ -28,7 +28,7 @@ class Coefficient:
     `nccl` is the setting it belongs to, None when all share it. One that is not `identified` has no meaning of
     its own: the runs only determine its sum with others (verify at the one width measured, say). `runs` are the
     ids whose figures determine it, `verify_tokens` the range of widths among them, `implied` whether a figure
-    that was derived, not measured, is one of them.
+    that was derived, not measured, is one of them; `parameters` shape the term's feature (where a knee is, say).
     """
 
     name: str
@@ -40,11 +40,12 @@ class Coefficient:
     runs: tuple[str, ...] = ()
     verify_tokens: Span | None = None
     implied: bool = False
+    parameters: tuple[float, ...] = ()
 
     @property
     def phase(self) -> str:
         """The phase that the coefficient's term belongs to."""
-        return next(term.phase for term in TERMS if term.name == self.name)
+        return TERM_BY_NAME[self.name].phase
 
 
 @dataclass(frozen=True)
@@ -157,11 +158,9 @@ class CostModel:
     def phase(self, phase: str, cycle: Cycle, nccl: str | None) -> Estimate:
         """Time of one phase, φᵀθ, as a sum of the terms fitted for it (eq. 2–5)."""
         gradient = np.zeros((cycle.batch_size.size, len(self.coefficients)))
-        owner = nccl if phase in BY_SETTING else None
-        features = {term.name: term.feature for term in TERMS if term.phase == phase}
         for column, coefficient in enumerate(self.coefficients):
-            if coefficient.name in features and coefficient.nccl == owner:
-                gradient[:, column] = features[coefficient.name](cycle)
+            if coefficient.phase == phase and coefficient.nccl in (None, nccl):
+                gradient[:, column] = TERM_BY_NAME[coefficient.name].feature(cycle, *coefficient.parameters)
         return Estimate(gradient @ self._values, gradient)
 
     def estimable(self, estimate: Estimate) -> BoolArray:
@@ -260,7 +259,7 @@ class CostModel:
 
     def _pair(self, phase: str, tokens: float, nccl: str) -> tuple[Estimate, Estimate]:
         """A phase at so many tokens under a setting and under the reference."""
-        cycle = _cycle_of_tokens(tokens)
+        cycle = _one_request(tokens) if phase == "verify" else plain_cycle(np.array([tokens]))
         return self.phase(phase, cycle, nccl), self.phase(phase, cycle, self.reference)
 
     def _nothing_common(self, setting: NcclSetting) -> str:
@@ -332,10 +331,10 @@ class CostModel:
         return read(cls, Path(path))
 
 
-def _cycle_of_tokens(tokens: float) -> Cycle:
-    """A cycle whose verify width and batch size are both `tokens`: enough for terms in either."""
-    count, one = np.array([tokens]), np.ones(1)
-    return Cycle(count, one, one, one, one, count)
+def _one_request(tokens: float) -> Cycle:
+    """A cycle of one request that verifies so many tokens."""
+    width, one = np.array([tokens]), np.ones(1)
+    return Cycle(one, one, one, width, one, one)
 
 
 def _where(mask: BoolArray, yes: Estimate, no: Estimate) -> Estimate:
@@ -371,10 +370,11 @@ def _problems(model: CostModel) -> Iterator[str]:
         return
     if model.reference not in labels or len(set(labels)) != len(labels):
         yield f"settings must be distinct and hold the reference {model.reference!r}; they are {', '.join(labels)}"
-    known = {term.name for term in TERMS}
     for c in model.coefficients:
-        if c.name not in known or c.nccl not in (None, *labels):
+        term = TERM_BY_NAME.get(c.name)
+        if term is None or c.nccl not in (None, *labels) or len(c.parameters) != bool(term.parameter):
             yield f"coefficients: {c.name!r} under NCCL setting {c.nccl!r} is no term of this model"
+            return
         if not (0 <= c.value < np.inf and 0 <= c.standard_error < np.inf):
             yield f"coefficients: {c.name} and its standard error must be finite and at least 0"
     if not np.isfinite(model.covariance_matrix).all() or (np.diag(model.covariance_matrix) < 0).any():

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specsim.cost.model import Coefficient, CostModel, Measured, MeasuredConfiguration, NcclSetting, Noise, Span
-from specsim.cost.terms import BY_SETTING, PHASES, TERMS, Cycle, Term
+from specsim.cost.terms import PHASES
 from specsim.errors import NotIdentifiedError, SpecsimError
-from specsim.fitting.least_squares import Solution, solve
+from specsim.fitting.columns import Column, base_columns, features, measured_alone, solved, told_apart
+from specsim.fitting.least_squares import Solution
 from specsim.fitting.notes import notes
-from specsim.fitting.observations import Observation, observations, resolution
+from specsim.fitting.observations import Observation, observations
 from specsim.quantities import FloatArray, Setup
 from specsim.runs.like_for_like import require_like_for_like, shared_setup
 from specsim.runs.run import Run, RunSet
@@ -20,8 +21,6 @@ from specsim.runs.run import Run, RunSet
 ASSUMED_NOISE = 0.01
 """Relative timing noise of a measurement where the runs cannot tell it. The campaign's two instruments differ
 by 0.9% on one configuration; the same cell measured in other sessions on one H100 differed by 0.3 to 0.9%."""
-
-_NOISE_ROUNDS = 6  # a range's weight and the noise settle to 0.1% of each other in four
 
 _INFLUENCES = 1e-6  # share of the largest influence below which a row only touches a coefficient by rounding
 
@@ -54,18 +53,12 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class _Column:
-    term: Term
-    nccl: str | None
-
-
-@dataclass(frozen=True)
 class _Problem:
     """Fitted runs, the equations they give, the columns told apart, and the solution."""
 
     runs: tuple[Run, ...]
     seen: tuple[Observation, ...]
-    columns: tuple[_Column, ...]
+    columns: tuple[Column, ...]
     solution: Solution
 
 
@@ -86,8 +79,8 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
         raise NotIdentifiedError(
             "no run states a time: give verify_ms, cycle_ms or decode_ms, or output_tok_s (with accept_length)"
         )
-    columns, folded = _told_apart(_columns(seen), seen, noise)
-    solution, judged = _solved(columns, seen, noise)
+    columns, folded = told_apart(base_columns(seen), seen, noise)
+    solution, judged = solved(columns, seen, noise)
     problem = _Problem(fitted, seen, columns, solution)
     model = replace(_model(problem, judged), mixed=mixed, setup=setup)
     model = replace(model, notes=notes(model, fitted, seen, _at_zero(problem), folded))
@@ -100,94 +93,6 @@ def _has_configuration(run: Run) -> bool:
     return run.spec is not None or not run.speculative
 
 
-# -- the linear problem ------------------------------------------------------------------------------------------
-
-
-def _columns(seen: tuple[Observation, ...]) -> tuple[_Column, ...]:
-    """Candidate coefficients, in the order in which the fit tries to tell them apart."""
-    alone = _measured_alone(seen)
-    whole = any(o.phases == PHASES for o in seen)
-    owners = {
-        "verify": _settings(o for o in seen if "verify" in o.phases),
-        "decode": _settings(o for o in seen if "decode" in o.phases),
-    }
-    return tuple(
-        _Column(term, owner)
-        for term in TERMS
-        if term.phase in BY_SETTING or _is_candidate(term, alone, whole)
-        for owner in (owners[term.phase] if term.phase in BY_SETTING else (None,))
-    )
-
-
-def _told_apart(
-    columns: tuple[_Column, ...], seen: tuple[Observation, ...], noise: float
-) -> tuple[tuple[_Column, ...], tuple[str, ...]]:
-    """Fold terms beside verify and decode that these runs cannot tell from earlier ones into those; name them."""
-    kept = _solved(columns, seen, noise)[0].kept
-    stays = [bool(told) or column.term.phase in BY_SETTING for column, told in zip(columns, kept, strict=True)]
-    folded = tuple(column.term.name for column, stay in zip(columns, stays, strict=True) if not stay)
-    return tuple(column for column, stay in zip(columns, stays, strict=True) if stay), folded
-
-
-def _is_candidate(term: Term, alone: frozenset[str], whole: bool) -> bool:
-    """A phase that no run timed alone is what whole cycles have beside the timed ones: other, or extend with other timed.
-
-    Draft forwards are tried all the same, since they tell cycles of different depth apart.
-    """
-    if term.phase in alone:
-        return True
-    beside = "extend" if {"verify", "draft", "other"} <= alone else "other"
-    return whole and (term.name == "draft_per_forward_ms" or (term.phase == beside and "verify" in alone))
-
-
-def _measured_alone(seen: Iterable[Observation]) -> frozenset[str]:
-    return frozenset(o.phases[0] for o in seen if len(o.phases) == 1)
-
-
-def _settings(seen: Iterable[Observation]) -> tuple[str, ...]:
-    return tuple(sorted({o.nccl for o in seen}))
-
-
-def _solved(columns: tuple[_Column, ...], seen: tuple[Observation, ...], assumed: float) -> tuple[Solution, Noise]:
-    """The solution, and the noise of a plain measurement that it was weighted with.
-
-    A range's own spread counts beside that noise, so where residuals tell the noise the two are found in turns.
-    """
-    features, times = _features(columns, seen), np.array([o.time_ms for o in seen])
-    spread, finest = np.array([o.relative_spread for o in seen]), resolution(seen)
-    noise = Noise(assumed, True, 0)
-    for _ in range(_NOISE_ROUNDS if spread.any() else 2):
-        used = max(noise.relative, np.finfo(float).eps)
-        solution = solve(features, times, np.hypot(1.0, spread / used))
-        noise = _noise(solution, used, assumed, finest)
-    return solution, noise
-
-
-def _noise(solution: Solution, used: float, assumed: float, finest: float) -> Noise:
-    """Noise from residuals where there are degrees of freedom, never below what rounding leaves; else as assumed.
-
-    Without degrees of freedom residuals only show figures that contradict each other, and count where they exceed
-    what is assumed.
-    """
-    squares, dof = float(solution.residuals @ solution.residuals), solution.degrees_of_freedom
-    if dof == 0:
-        return Noise(max(assumed, (squares / solution.residuals.size) ** 0.5), True, 0)
-    return Noise(max((squares / dof) ** 0.5, finest), False, dof)
-
-
-def _features(columns: tuple[_Column, ...], seen: tuple[Observation, ...]) -> FloatArray:
-    """The design matrix: a column's feature in the rows whose phases and setting it belongs to, 0 elsewhere."""
-    cycles = Cycle.stacked([o.cycle for o in seen])
-    labels = np.array([o.nccl for o in seen])
-    covers = {phase: np.array([phase in o.phases for o in seen]) for phase in (*PHASES, "decode")}
-    return np.column_stack(
-        [
-            np.where(covers[c.term.phase] & ((c.nccl is None) | (labels == c.nccl)), c.term.feature(cycles), 0.0)
-            for c in columns
-        ]
-    )
-
-
 # -- from the solution to the model ----------------------------------------------------------------------------
 
 
@@ -196,7 +101,7 @@ def _model(problem: _Problem, noise: Noise) -> CostModel:
     covariance = solution.unit_covariance * noise.relative**2
     coefficients = tuple(_coefficient(column, index, problem, covariance) for index, column in enumerate(columns))
     settings = _nccl_settings(fitted, seen)
-    alone, whole = _measured_alone(seen), any(o.phases == PHASES for o in seen)
+    alone, whole = measured_alone(seen), any(o.phases == PHASES for o in seen)
     beside = any(column.term.phase in PHASES[1:] for column in columns)
     rest_told = whole and (beside or "verify" not in alone)
     if whole and not rest_told:
@@ -221,7 +126,7 @@ def _at_zero(problem: _Problem) -> tuple[str, ...]:
     return tuple(column.term.name for column, at_zero in zip(problem.columns, held, strict=True) if at_zero)
 
 
-def _coefficient(column: _Column, index: int, problem: _Problem, covariance: FloatArray) -> Coefficient:
+def _coefficient(column: Column, index: int, problem: _Problem, covariance: FloatArray) -> Coefficient:
     seen, solution = problem.seen, problem.solution
     pull = np.abs(solution.influence[index]) * np.array([o.time_ms for o in seen])
     sources = [o for o, share in zip(seen, pull, strict=True) if share > _INFLUENCES * pull.max(initial=0.0)]
@@ -231,6 +136,7 @@ def _coefficient(column: _Column, index: int, problem: _Problem, covariance: Flo
     return Coefficient(
         name=column.term.name,
         nccl=column.nccl,
+        parameters=column.parameters,
         value=float(solution.values[index]),
         standard_error=float(np.sqrt(covariance[index, index])),
         unit=column.term.unit,
@@ -296,7 +202,7 @@ def _measured_configuration(run: Run) -> MeasuredConfiguration:
 
 
 def _residuals(problem: _Problem) -> tuple[Residual, ...]:
-    seen, fitted = problem.seen, _features(problem.columns, problem.seen) @ problem.solution.values
+    seen, fitted = problem.seen, features(problem.columns, problem.seen) @ problem.solution.values
     return tuple(
         Residual(o.run, o.nccl, o.phases, o.verify_tokens, o.time_ms, float(time), o.implied)
         for o, time in zip(seen, fitted, strict=True)
