@@ -10,7 +10,7 @@ import numpy as np
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel, Readings
 from specsim.cost.terms import PHASES, Cycle
-from specsim.errors import ConfigurationError, MixedSetupError
+from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
 from specsim.quantities import CONTEXT_TOLERANCE, BoolArray, FloatArray, Floats, SpecConfig, Workload
 from specsim.uncertainty import quantile
 
@@ -76,6 +76,8 @@ class CycleTimes:
     extrapolated_in: dict[str, Flags]
     open_because: str
     lower_bound: bool
+    by_form: dict[str, Floats]
+    """The cycle [ms] by every other form that the runs cannot exclude (eq. 13)."""
 
     @classmethod
     def of(cls, model: CostModel, cost: CycleCost, shape: Shape) -> CycleTimes:
@@ -93,7 +95,16 @@ class CycleTimes:
             extrapolated_in={name: as_shape(mask, shape) for name, mask in beyond.items() if mask.any()},
             open_because=cost.verify.open_because,
             lower_bound=model.lower_bound(cost.nccl),
+            by_form={other.form: as_shape(_total(other.model, cost), shape) for other in model.alternatives},
         )
+
+
+def _total(model: CostModel, cost: CycleCost) -> FloatArray:
+    """The same cycles under another form of the model; NaN where that leaves them open."""
+    try:
+        return (model.verify(cost.cycle, cost.nccl).point + model.rest(cost.cycle)).value
+    except NotIdentifiedError:
+        return np.full(cost.cycle.batch_size.shape, np.nan)
 
 
 def _interval(model: CostModel, cost: CycleCost) -> tuple[FloatArray, FloatArray]:

@@ -43,7 +43,9 @@ def _newton(target: FloatArray, steps: FloatArray) -> FloatArray:
     for _ in range(_NEWTON_STEPS):
         length = np.asarray(chain_accept_length(rate, steps))
         slope = (length - (steps + 1) * rate**steps) / (1 - rate)
-        step = (length - target) / slope
+        step = np.divide(
+            length - target, slope, out=np.zeros_like(rate), where=slope > 0
+        )  # 0 at the last double below 1
         rate = np.clip(rate - step, 0.0, np.nextafter(1.0, 0.0))
         if np.max(np.abs(step), initial=0.0) < 1e-15:
             break

@@ -100,6 +100,16 @@ class Readings:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """A form of the model that the runs cannot exclude: how far AICc puts it behind, its error on what is left out."""
+
+    form: str
+    aicc_behind: float | None
+    held_out: float | None
+    model: CostModel
+
+
+@dataclass(frozen=True)
 class CostModel:
     """Fixed and per-token costs of a cycle's phases by NCCL setting (eq. 1–5), fitted from runs (eq. 12).
 
@@ -107,7 +117,8 @@ class CostModel:
     space that the runs say nothing about; `reference` is the setting that others are read against; `ranges`
     gives what was measured, for flagging extrapolation. `measured_phases` were timed alone,
     `unmeasured_phases` neither alone nor in a whole cycle, so that cycle times are lower bounds; `mixed` names
-    setup fields that differ among the runs.
+    setup fields that differ among the runs. `form` names the terms that the runs ask for, `held_out` their relative
+    error on configurations left out, `alternatives` the forms that the runs cannot exclude (eq. 13).
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -124,6 +135,9 @@ class CostModel:
     unmeasured_phases: tuple[str, ...]
     measured: tuple[MeasuredConfiguration, ...]
     mixed: tuple[str, ...] = ()
+    form: str = "line"
+    held_out: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -7,9 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specsim.cost.model import Coefficient, CostModel, Measured, MeasuredConfiguration, NcclSetting, Noise, Span
+from specsim.cost.model import (
+    Alternative,
+    Coefficient,
+    CostModel,
+    Measured,
+    MeasuredConfiguration,
+    NcclSetting,
+    Noise,
+    Span,
+)
 from specsim.cost.terms import PHASES
 from specsim.errors import NotIdentifiedError, SpecsimError
+from specsim.fitting.choice import Form, choose
 from specsim.fitting.columns import Column, base_columns, features, measured_alone, solved, told_apart
 from specsim.fitting.least_squares import Solution
 from specsim.fitting.notes import notes
@@ -79,13 +89,35 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
         raise NotIdentifiedError(
             "no run states a time: give verify_ms, cycle_ms or decode_ms, or output_tok_s (with accept_length)"
         )
-    columns, folded = told_apart(base_columns(seen), seen, noise)
-    solution, judged = solved(columns, seen, noise)
-    problem = _Problem(fitted, seen, columns, solution)
-    model = replace(_model(problem, judged), mixed=mixed, setup=setup)
+    base, folded = told_apart(base_columns(seen), seen, noise)
+    form, runners_up = choose(base, seen, _expert_shares(runs))
+
+    def modelled(chosen: Form) -> tuple[CostModel, _Problem]:
+        solution, judged = solved(chosen.columns, seen, noise)
+        problem = _Problem(fitted, seen, chosen.columns, solution)
+        error = chosen.held_out if np.isfinite(chosen.held_out) else None
+        return replace(_model(problem, judged), mixed=mixed, setup=setup, form=chosen.name, held_out=error), problem
+
+    model, problem = modelled(form)
+    others = tuple(_alternative(other, form, modelled(other)[0]) for other in runners_up)
+    model = replace(model, alternatives=others)
     model = replace(model, notes=notes(model, fitted, seen, _at_zero(problem), folded))
     left_out = tuple(run for run in everything if run.excluded)
     return Fit(model, _residuals(problem), left_out)
+
+
+def _alternative(other: Form, form: Form, model: CostModel) -> Alternative:
+    behind = other.aicc - form.aicc
+    return Alternative(other.name, float(behind) if np.isfinite(behind) else None, model.held_out, model)
+
+
+def _expert_shares(runs: RunSet | Iterable[Run]) -> tuple[float, ...]:
+    """The share of its experts that a token uses, from the target's model card; empty where there is none."""
+    card = runs.model_card if isinstance(runs, RunSet) else {}
+    experts, used = card.get("experts"), card.get("experts_per_token")
+    if isinstance(experts, int) and isinstance(used, int) and 0 < used < experts:
+        return (used / experts,)
+    return ()
 
 
 def _has_configuration(run: Run) -> bool:

@@ -22,6 +22,7 @@ def notes(
     return (
         *_about_noise(model, len(seen)),
         *_about_widths(model),
+        *_about_form(model),
         *_about_phases(model),
         *_about_inputs(model, fitted, seen),
         *(f"{name} came out at its bound, 0: the runs would rather have it negative" for name in at_zero),
@@ -56,6 +57,17 @@ def _about_widths(model: CostModel) -> Iterator[str]:
                 f"NCCL {setting.label}: measured at {widths} tokens only; other widths are read against"
                 f" {model.reference} in several ways, and the bracket of them is shown"
             )
+
+
+def _about_form(model: CostModel) -> Iterator[str]:
+    left_out = (
+        "" if model.held_out is None else f"; configurations left out are predicted within {model.held_out:.1%} rms"
+    )
+    if model.form != "line":
+        yield f"the runs ask for more than a line: {model.form}{left_out}"
+    if model.alternatives:
+        listed = "; ".join(alternative.form for alternative in model.alternatives)
+        yield f"these runs cannot exclude: {listed}"
 
 
 def _about_phases(model: CostModel) -> Iterator[str]:

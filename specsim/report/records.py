@@ -53,6 +53,11 @@ def fit_record(fitted: Fit) -> Record:
         "coefficients": [_coefficient_record(model, c) for c in model.coefficients],
         "settings": [asdict(setting) for setting in model.settings],
         "ranges": dict(model.ranges),
+        "form": model.form,
+        "held_out": model.held_out,
+        "alternatives": [
+            {"form": a.form, "aicc_behind": a.aicc_behind, "held_out": a.held_out} for a in model.alternatives
+        ],
         "mixed_setup": bool(model.mixed),
         "mixed_fields": list(model.mixed),
         "residuals": [{**asdict(r), "relative": r.relative} for r in fitted.residuals],
@@ -164,6 +169,7 @@ def _times_record(model: CostModel, case: Case, times: CycleTimes, baseline: tup
         "extrapolated": bool(beyond),
         "extrapolated_in": beyond,
         "lower_bound": times.lower_bound,
+        "cycle_by_form": dict(times.by_form),
     }
 
 

@@ -44,6 +44,7 @@ def _labels(record: Record) -> Iterator[str]:
     rows = record.get("rows", [])
     yield from dict.fromkeys(_extrapolations(rows))
     yield from dict.fromkeys(_readings(row) for row in rows if row["verify_by_reading"])
+    yield from dict.fromkeys(line for row in rows for line in _other_forms(row))
     exact = [r for row in rows if row.get("accept_length_error_known") is False for r in row["accept_length_runs"]]
     if exact:
         yield f"the accept length of {_some(list(dict.fromkeys(exact)))} has no stated error and counts as exact"
@@ -71,6 +72,14 @@ def _readings(row: Record) -> str:
     return (
         f"NCCL {row['nccl']} at {tokens} tokens was not measured: verify reads as {listed} ms, the interval covers all"
     )
+
+
+def _other_forms(row: Record) -> Iterator[str]:
+    """What another form of the model says of a row, where that is more than 1% away."""
+    for form, time in row["cycle_by_form"].items():
+        if abs(time / row["cycle_ms"] - 1) > 0.01:
+            where = f"{row['num_draft_tokens']} draft tokens, batch {row['batch_size']}, NCCL {row['nccl']}"
+            yield f"at {where} the cycle would be {time:.2f} ms by {form}, which these runs cannot exclude"
 
 
 def _what(row: Record) -> str:

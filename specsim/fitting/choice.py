@@ -1,0 +1,199 @@
+"""Which terms the runs ask for: forward choice by AICc, judged by configurations left out (eq. 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.cost.terms import TERM_BY_NAME
+from specsim.fitting.columns import Column, features
+from specsim.fitting.least_squares import Solution, solve
+from specsim.fitting.observations import Observation, resolution
+from specsim.quantities import FloatArray
+
+EXPERT_SHARES = (1 / 48, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
+"""Shares of its experts that a token uses, tried where no model card says: 8 of 384, 256, 128, 64, and 2 of 8."""
+
+_WORTH = 6.0  # AICc that more than a line must gain: the best of dozens of forms gains some by chance
+_AS_GOOD = 4.0  # AICc within which a form cannot be excluded (Burnham and Anderson's "considerably less" begins there)
+_RUNNERS_UP = 3
+_MOST_SHAPES = 5
+_BEAM = 6
+_EXACT = 1e-18  # mean squared relative residual below which a form fits exactly
+_DETERMINED = 1e-6  # least eigenvalue of I − H of a configuration that the others still determine
+
+
+@dataclass(frozen=True)
+class Form:
+    """A set of terms: its columns, what sets it apart, AICc, and the relative error of configurations left out.
+
+    `aicc` is NaN where there are too few figures for one; `held_out` is the root mean square over the figures whose
+    configuration the others determine, NaN where none is; `misfit` the sum of squared relative residuals.
+    """
+
+    columns: tuple[Column, ...]
+    name: str
+    aicc: float
+    held_out: float
+    misfit: float
+
+
+def choose(
+    base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tuple[float, ...]
+) -> tuple[Form, tuple[Form, ...]]:
+    """The form that the runs ask for, and the others that they cannot exclude, best first (eq. 13).
+
+    More than a line is taken only where AICc gains _WORTH over it and configurations left out are predicted better.
+    `shares` are expert shares to try; a single one is known from a model card.
+    """
+    line = _form(base, seen, "line")
+    pool = tuple(_pool(seen, shares or EXPERT_SHARES))
+    found = [_form((*base, *subset), seen, _named(subset)) for subset in _searched(base, pool, seen)]
+    forms = [line, *found, *_swapped(base, line, seen, shares)]
+    better = [form for form in forms if form.aicc < line.aicc - _WORTH and form.held_out < line.held_out]
+    return _ranked(forms, min(better, key=lambda form: form.aicc, default=line), len(seen))
+
+
+def _searched(
+    base: tuple[Column, ...], pool: tuple[Column, ...], seen: tuple[Observation, ...]
+) -> list[tuple[Column, ...]]:
+    """The sets of shapes that AICc likes best, by a beam search: a knee may only be worth it beside another."""
+    if not pool or len(seen) - len(base) < 4:
+        return []
+    times = np.array([o.time_ms for o in seen])
+    design = features((*base, *pool), seen) / times[:, None]
+    floor = max(resolution(seen), 1e-9) ** 2
+    beam: list[frozenset[int]] = [frozenset()]
+    scored: dict[frozenset[int], float] = {}
+    for _ in range(_MOST_SHAPES):
+        wider = {one | {shape} for one in beam for shape in range(len(pool)) if shape not in one}
+        scores = {one: _quick_aicc(design, len(base), sorted(one), pool, floor) for one in wider - set(scored)}
+        scored |= scores
+        beam = sorted((one for one in scores if np.isfinite(scores[one])), key=lambda one: scores[one])[:_BEAM]
+    best = sorted((one for one in scored if np.isfinite(scored[one])), key=lambda one: scored[one])[:_BEAM]
+    return [tuple(pool[shape] for shape in sorted(one)) for one in best]
+
+
+def _quick_aicc(design: FloatArray, count: int, shapes: list[int], pool: tuple[Column, ...], floor: float) -> float:
+    """AICc of base and shapes, weighted by measured times; infinite where a shape is negative or not told apart."""
+    columns = design[:, [*range(count), *(count + shape for shape in shapes)]]
+    values, _, rank, _ = np.linalg.lstsq(
+        columns / np.linalg.norm(columns, axis=0).clip(1e-300), np.ones(len(design)), rcond=1e-9
+    )
+    base_rank = np.linalg.matrix_rank(columns[:, :count], rtol=1e-9)
+    if rank < base_rank + len(shapes) or (values[count:] <= 0).any():
+        return float("inf")
+    residuals = 1.0 - (columns / np.linalg.norm(columns, axis=0).clip(1e-300)) @ values
+    parameters = sum(bool(pool[shape].parameters) for shape in shapes)
+    return _penalised(float(residuals @ residuals), len(design), int(rank) + parameters + 1, floor)
+
+
+def _ranked(forms: list[Form], best: Form, count: int) -> tuple[Form, tuple[Form, ...]]:
+    """The winner, and the runners-up within _AS_GOOD of it.
+
+    With too few figures for an AICc only forms with as many coefficients as the line compare, by their misfit alone.
+    """
+    if np.isnan(best.aicc):
+        alike = {form.name: count * np.log(max(form.misfit / count, _EXACT)) for form in forms if np.isnan(form.aicc)}
+        least = min(alike, key=lambda name: alike[name])
+        winner = next(
+            form for form in forms if form.name == (least if alike[least] < alike["line"] - _AS_GOOD else "line")
+        )
+        others = [
+            f for f in forms if f.name in alike and f is not winner and alike[f.name] <= alike[winner.name] + _AS_GOOD
+        ]
+        return winner, tuple(others[:_RUNNERS_UP])
+    others = [form for form in forms if form is not best and form.aicc <= best.aicc + _AS_GOOD]
+    return best, tuple(sorted(others, key=lambda form: form.aicc)[:_RUNNERS_UP])
+
+
+# -- what is tried ----------------------------------------------------------------------------------------------------
+
+
+def _pool(seen: tuple[Observation, ...], shares: tuple[float, ...]) -> Iterator[Column]:
+    """Every shape that could be told apart: knees at measured counts with others on either side, coverage, requests."""
+    cycles = [o for o in seen if "verify" in o.phases]
+    plain = [o for o in seen if "decode" in o.phases]
+    if len({o.cycle.batch_size[0] for o in cycles}) > 1:
+        yield Column(TERM_BY_NAME["verify_per_request_ms"])
+    counts = {"verify": {o.verify_tokens for o in cycles}, "decode": {float(o.cycle.batch_size[0]) for o in plain}}
+    for phase, values in counts.items():
+        if len(values) < 4:
+            continue
+        for knee in sorted(values)[1:-1]:
+            yield Column(TERM_BY_NAME[f"{phase}_knee_ms"], None, (knee,))
+        for share in shares:
+            yield Column(TERM_BY_NAME[f"{phase}_coverage_ms"], None, (share,))
+
+
+def _swapped(
+    base: tuple[Column, ...], line: Form, seen: tuple[Observation, ...], shares: tuple[float, ...]
+) -> Iterator[Form]:
+    """Expert coverage in place of a line's slope, in verify, decode or both, where a model card says there are experts."""
+    widths = {o.verify_tokens for o in seen if "verify" in o.phases}
+    batches = {float(o.cycle.batch_size[0]) for o in seen if "decode" in o.phases}
+    curved = [phase for phase, values in (("verify", widths), ("decode", batches)) if len(values) > 1]
+    if len(shares) != 1:
+        return
+    for phases in [(phase,) for phase in curved] + ([tuple(curved)] if len(curved) > 1 else []):
+        slopes = {f"{phase}_per_token_ms" for phase in phases}
+        straight = tuple(column for column in base if column.term.name not in slopes)
+        coverage = tuple(Column(TERM_BY_NAME[f"{phase}_coverage_ms"], None, shares) for phase in phases)
+        yield _form((*straight, *coverage), seen, f"expert coverage instead of a line in {' and '.join(phases)}")
+
+
+_WORDS = {
+    "verify_per_request_ms": "verify by request",
+    "verify_knee_ms": "knee at {:g} tokens",
+    "verify_coverage_ms": "expert coverage {:.3g}",
+    "decode_knee_ms": "decode knee at {:g} requests",
+    "decode_coverage_ms": "decode expert coverage {:.3g}",
+}
+
+
+def _named(shapes: tuple[Column, ...]) -> str:
+    return " + ".join(["line", *sorted(_WORDS[shape.term.name].format(*shape.parameters) for shape in shapes)])
+
+
+# -- how good it is ---------------------------------------------------------------------------------------------------
+
+
+def _form(columns: tuple[Column, ...], seen: tuple[Observation, ...], name: str) -> Form:
+    design, times = features(columns, seen), np.array([o.time_ms for o in seen])
+    solution = solve(design, times, np.ones(len(seen)))
+    squares = float(solution.residuals @ solution.residuals)
+    shapes = [index for index, column in enumerate(columns) if column.term.name in _WORDS]
+    if any(not solution.values[index] > 0 for index in shapes):
+        return Form(columns, name, np.inf, np.nan, squares)  # a shape at its bound, or folded into others, adds nothing
+    count = int(solution.kept.sum()) + sum(bool(columns[index].parameters) for index in shapes) + 1
+    aicc = _penalised(squares, len(seen), count, max(resolution(seen), 1e-9) ** 2)
+    return Form(columns, name, aicc, _held_out(solution, design, seen), squares)
+
+
+def _penalised(squares: float, n: int, count: int, floor: float) -> float:
+    """AICc = n·log(RSS/n) + 2k + 2k(k + 1)/(n − k − 1); residuals below what rounding leaves count as rounding."""
+    if n - count - 1 < 2:
+        return float("nan")
+    return float(n * np.log(max(squares / n, floor)) + 2 * count + 2 * count * (count + 1) / (n - count - 1))
+
+
+def _held_out(solution: Solution, design: FloatArray, seen: tuple[Observation, ...]) -> float:
+    """Relative error of each configuration predicted by the others, root mean square.
+
+    For least squares the residuals without group g are (I − H_gg)⁻¹·r_g; coefficients at their bound stay there.
+    """
+    fitted = design @ solution.values
+    free = solution.kept & (solution.values > 0)
+    orthonormal = np.linalg.qr(design[:, free] / fitted[:, None])[0]
+    groups: dict[tuple[str, float, float], list[int]] = {}
+    for index, o in enumerate(seen):
+        phase = "decode" if o.phases == ("decode",) else "cycle"
+        groups.setdefault((phase, o.verify_tokens, float(o.cycle.batch_size[0])), []).append(index)
+    squares = []
+    for rows in groups.values():
+        own = np.eye(len(rows)) - orthonormal[rows] @ orthonormal[rows].T
+        if np.linalg.eigvalsh(own).min() > _DETERMINED:
+            squares += list(np.linalg.solve(own, solution.residuals[rows]) ** 2)
+    return float(np.sqrt(np.mean(squares))) if squares else float("nan")

@@ -1,0 +1,130 @@
+"""Which terms the runs ask for: recovered where they are there, not invented where they are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from specsim import CostModel, SpecConfig, Workload, fit, predict
+from specsim.fitting.choice import choose
+from specsim.fitting.columns import base_columns, features, told_apart
+from specsim.fitting.least_squares import solve
+from specsim.fitting.observations import observations
+from specsim.runs.run import RunSet
+from tests.synthetic import Truth, lognormal, phase_runs, run
+
+WIDTHS, BATCHES = (2, 3, 4, 6, 8), (1, 2, 4, 8, 16, 32)
+
+
+def chain(width: int) -> SpecConfig:
+    return SpecConfig.of(num_draft_tokens=width)
+
+
+def measured(verify, decode, noise=None):
+    """Verify times at every width and batch, baselines at every batch, from formulas in T and B."""
+    draw = noise or (lambda: 1.0)
+    runs = [run(f"{b}x{w}", b, w, verify_ms=verify(b, w) * draw()) for b in BATCHES for w in WIDTHS]
+    return runs + [run(f"p{b}", b, None, decode_ms=decode(b) * draw()) for b in BATCHES]
+
+
+def line(b: int, w: int) -> float:
+    return 20 + 0.05 * b * w
+
+
+@pytest.mark.parametrize("noise", [None, lognormal(4, 0.003)])
+def test_a_knee_is_found_where_it_is(noise):
+    model = fit(measured(lambda b, w: line(b, w) + 0.1 * max(b * w - 64, 0), lambda b: 15 + 0.02 * b, noise)).model
+    (knee,) = [c for c in model.coefficients if c.name == "verify_knee_ms"]
+    assert knee.parameters == (64.0,)
+    assert knee.value == pytest.approx(0.1, rel=0.1)
+    assert predict(model, chain(6), Workload(32), 1.0, "s").times.verify_ms == pytest.approx(
+        20 + 0.05 * 192 + 12.8, rel=0.01
+    )
+    assert "knee at 64 tokens" in model.form
+
+
+def test_expert_coverage_is_found_by_its_share():
+    def covered(tokens: int) -> float:
+        return 1 - (1 - 1 / 16) ** tokens
+
+    model = fit(
+        measured(lambda b, w: 5 + 12 * covered(b * w) + 0.01 * b * w, lambda b: 4 + 12 * covered(b) + 0.01 * b)
+    ).model
+    found = {c.name: c for c in model.coefficients}
+    assert found["verify_coverage_ms"].parameters == found["decode_coverage_ms"].parameters == (1 / 16,)
+    assert found["verify_coverage_ms"].value == pytest.approx(12, rel=1e-3)
+
+
+def test_requests_cost_beyond_their_tokens():
+    model = fit(measured(lambda b, w: line(b, w) + 0.03 * b, lambda b: 15 + 0.1 * b, lognormal(5, 0.001))).model
+    (per_request,) = [c for c in model.coefficients if c.name == "verify_per_request_ms"]
+    assert per_request.value == pytest.approx(0.03, rel=0.15)
+
+
+def test_a_model_card_tells_coverage_from_a_line_with_few_points():
+    """Plain decode of 8 of 128 experts at five batch sizes: a line misses, and there are too few points for an AICc."""
+    runs = [run(f"p{b}", b, None, decode_ms=4 + 17 * (1 - (1 - 1 / 16) ** b)) for b in (1, 4, 16, 64, 256)]
+    with_card = fit(RunSet(tuple(runs), model_card={"experts": 128, "experts_per_token": 8})).model
+    assert with_card.form == "expert coverage instead of a line in decode"
+    assert fit(runs).model.form == "line"
+
+
+def test_two_widths_cannot_tell_a_line_from_coverage_and_say_by_how_much(campaign_model):
+    (other,) = campaign_model.alternatives
+    assert other.form == "expert coverage instead of a line in verify"
+    times = predict(campaign_model, chain(16), Workload(1), 1.0, "default").times
+    share = 8 / 384
+    slope = 3.1 / ((1 - share) ** 3 - (1 - share) ** 6)
+    coverage = 25.6 + slope * ((1 - share) ** 3 - (1 - share) ** 16)
+    rest = 0.52 + 0.69 + 13 * 0.38 / 3
+    assert times.by_form == {other.form: pytest.approx(coverage + rest)}
+    assert times.cycle_ms == pytest.approx(22.5 + 16 * 3.1 / 3 + rest)
+    assert predict(campaign_model, chain(6), Workload(1), 1.0, "default").times.by_form[other.form] == pytest.approx(
+        30.29
+    )
+
+
+def test_what_is_a_line_stays_one():
+    for seed in range(20):
+        assert fit(phase_runs(Truth(), WIDTHS, (1, 2, 4, 8), lognormal(60_000 + seed, 0.02))).model.form == "line"
+
+
+def test_held_out_error_is_that_of_refitting_without_each_configuration():
+    seen = observations(measured(line, lambda b: 15 + 0.1 * b, lognormal(6, 0.01)), None)
+    columns, _ = told_apart(base_columns(seen), seen, 0.01)
+    form, _ = choose(columns, seen, ())
+    design, times = features(columns, seen), np.array([o.time_ms for o in seen])
+    fitted = design @ solve(design, times, np.ones(len(seen))).values
+    keys = [(o.phases, o.verify_tokens, float(o.cycle.batch_size[0])) for o in seen]
+    squares = []
+    for key in dict.fromkeys(keys):
+        out = np.array([k == key for k in keys])
+        theta = np.linalg.lstsq(design[~out] / fitted[~out, None], times[~out] / fitted[~out], rcond=None)[0]
+        squares += list(((times[out] - design[out] @ theta) / fitted[out]) ** 2)
+    assert form.held_out == pytest.approx(np.mean(squares) ** 0.5, rel=1e-6)
+
+
+def test_a_model_with_shapes_and_alternatives_survives_its_file(tmp_path, campaign_model):
+    knee = fit(measured(lambda b, w: line(b, w) + 0.1 * max(b * w - 64, 0), lambda b: 15 + 0.02 * b)).model
+    for model in (campaign_model, knee):
+        model.save(tmp_path / "model.json")
+        assert CostModel.load(tmp_path / "model.json") == model
+
+
+def test_more_tokens_never_cost_less_whatever_the_form():
+    """Every feature rises with tokens and requests, and no coefficient is negative."""
+    model = fit(measured(lambda b, w: line(b, w) + 0.1 * max(b * w - 64, 0) + 0.03 * b, lambda b: 15 + 0.02 * b)).model
+    steps = np.arange(1, 200)
+    times = predict(model, SpecConfig(steps, 1, steps + 1), Workload(4), 1.0, "s").times.cycle_ms
+    assert (np.diff(times) >= 0).all()
+    batches = predict(model, chain(4), Workload(np.arange(1, 300)), 1.0, "s").times.cycle_ms
+    assert (np.diff(batches) >= 0).all()
+
+
+def test_settings_share_what_does_not_communicate():
+    runs = measured(lambda b, w: line(b, w) + 0.1 * max(b * w - 64, 0), lambda b: 15 + 0.02 * b)
+    tuned = [replace(r, id=f"t{r.id}", nccl="t") for r in runs if r.spec is None or r.spec.num_draft_tokens in (2, 6)]
+    knees = [c for c in fit([*runs, *tuned]).model.coefficients if c.name == "verify_knee_ms"]
+    assert [c.nccl for c in knees] == [None]
