@@ -80,7 +80,7 @@ def measured_curve(label: str, message_bytes: FloatArray, times_us: FloatArray) 
     """
     sizes, group = np.unique(np.asarray(message_bytes, dtype=float), return_inverse=True)
     medians = np.array([np.median(np.asarray(times_us)[group == at]) for at in range(sizes.size)])
-    counts = np.bincount(group)
+    counts = np.bincount(group).astype(float)
     times = np.where(_rising(medians), medians, np.exp(_never_falling(np.log(medians), counts)))
     return MeasuredCurve(
         label,
@@ -135,7 +135,8 @@ class AffineCurve:
 def stretch_bytes(message_bytes: FloatArray, knees: tuple[float, ...]) -> FloatArray:
     """The bytes of a message that fall before the first knee, between the first two …, shape (…, knees + 1)."""
     starts, ends = np.array([0.0, *knees]), np.array([*knees, np.inf])
-    return np.clip(np.asarray(message_bytes, dtype=float)[..., None], starts, ends) - starts
+    stretches: FloatArray = np.clip(np.asarray(message_bytes, dtype=float)[..., None], starts, ends) - starts
+    return stretches
 
 
 # -- NCCL's own model, where nothing was measured ---------------------------------------------------------------------
@@ -163,7 +164,7 @@ less (5 GB/s through two sockets in NVIDIA/nccl-tests#307), but at decode sizes 
 PRIOR_WARNING = (
     "PRIOR: NCCL's own latency model, not a measurement. It is far too low on some PCIe hosts: one of 8 GPUs took"
     " 205 µs for 12 KiB (SGLang's note on its PCIe IPC kernels), where it gives 22 µs for LL in a ring. Measure:"
-    " nccl-tests all_reduce_perf -b 1K -e 4M -f 2 -G 20 under each setting"
+    " nccl-tests all_reduce_perf -b 1K -e 4M -f 2 under each setting"
 )
 
 

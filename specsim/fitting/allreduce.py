@@ -50,4 +50,4 @@ def _aicc(errors: FloatArray, parameters: int) -> float:
     if count <= free + 1:
         return 0.0 if parameters == 2 else np.inf
     noise = max(float(np.mean(errors**2)), _ROUNDING**2)
-    return count * np.log(noise) + 2 * free + 2 * free * (free + 1) / (count - free - 1)
+    return float(count * np.log(noise) + 2 * free + 2 * free * (free + 1) / (count - free - 1))
