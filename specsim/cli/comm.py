@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from specsim.cli.options import example, fitted_from, json_option, read_runs, show, written
 from specsim.cli.sweep import counts
@@ -21,7 +22,7 @@ from specsim.report.comm_story import campaign_comm_record, campaign_comm_text
 from specsim.runs.allreduce_files import load_allreduce, load_published
 
 WIDTHS = (1, 2, 4, 6, 8)
-_EXAMPLE = "specsim comm --link pcie --ranks 8 --layers 61 --hidden-size 7168 --from 'prior Ring-LL'"
+_EXAMPLE = "specsim comm --link pcie --ranks 8 --layers 61 --hidden-size 7168 --from prior:Ring-LL"
 
 
 def model_options(command: Any) -> Any:
@@ -75,7 +76,7 @@ def command(
     TABLE is nccl-tests' output or CSV (docs/data-format.md), or LABEL=FILE. Without any, --link and --ranks give
     NCCL's own model as a prior; without anything it tells of the bundled campaign's 122 all-reduces.
     """
-    if not tables and not any(options[name] for name in ("layers", "hidden_size", "link", "ranks")):
+    if not _stated():
         _tell_campaign(output, as_json)
         return
     asked, table = _compared(tables, in_place, bus_gb_s, options)
@@ -83,6 +84,13 @@ def command(
     if output is not None:
         _draw("comm_figure", record, output)
     show(record, lambda: comm_text(record), as_json)
+
+
+def _stated() -> bool:
+    """Whether anything was asked beyond the campaign's story."""
+    context = click.get_current_context()
+    given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    return bool(given - {"output", "as_json"})
 
 
 def _tell_campaign(output: Path | None, as_json: bool) -> None:
@@ -99,6 +107,8 @@ def _compared(
     """The question that the options and tables put, and the table itself; None for a prior."""
     if options["layers"] is None or options["hidden_size"] is None:
         raise click.UsageError("--layers and --hidden-size say how many bytes are reduced how often: state both")
+    if tables and bus_gb_s is not None:
+        raise click.UsageError("--bus-gb-s is for the prior, which a TABLE stands instead of: leave one of them out")
     table, ranks = None, options["ranks"]
     if tables:
         table = load_allreduce([_named(word) for word in tables])

@@ -195,7 +195,7 @@ class NcclPrior:
     @property
     def label(self) -> str:
         """The setting, marked as a prior."""
-        return f"prior {self.algorithm}-{self.protocol}"
+        return f"prior:{self.algorithm}-{self.protocol}"
 
     @property
     def fixed_us(self) -> float:

@@ -62,8 +62,8 @@ def forward_change_ms(
 class StepChange:
     """Changes of n cycles by phase and of plain decode at their batch sizes [ms], each of shape (n,) (eq. 17).
 
-    `extrapolated` and `custom` say where a message of verify or decode lies outside either curve, or is carried by
-    a custom all-reduce.
+    `extrapolated` and `custom` say where a message of the cycle or of decode lies outside either curve, and where
+    verify's is carried by a custom all-reduce.
     """
 
     verify_ms: FloatArray
@@ -99,19 +99,20 @@ def step_change(
 
     nothing = np.zeros_like(cycle.batch_size)
     drafted = extended = nothing
+    sizes = [target.message_bytes(tokens) for tokens in (cycle.verify_tokens, cycle.batch_size)]
     if draft is not None:
         wide, narrow = draft_forwards(cycle)
+        sizes += [draft.message_bytes(tokens) for tokens in (cycle.verify_tokens, cycle.batch_size * cycle.topk)]
         drafted = wide * change(draft, cycle.verify_tokens) + narrow * change(draft, cycle.batch_size * cycle.topk)
         extended = extend_forwards * cycle.drafts * change(draft, cycle.verify_tokens)
-    verified, decoded = (target.message_bytes(tokens) for tokens in (cycle.verify_tokens, cycle.batch_size))
-    beyond = [curve.beyond(size) for curve in (before, after) for size in (verified, decoded)]
+    beyond = [curve.beyond(size) for curve in (before, after) for size in sizes]
     return StepChange(
         change(target, cycle.verify_tokens),
         drafted,
         extended,
         change(target, cycle.batch_size),
         np.logical_or.reduce(beyond),
-        carried_by_custom(custom, verified),
+        carried_by_custom(custom, sizes[0]),
     )
 
 

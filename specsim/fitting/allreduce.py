@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
 from specsim.cost.allreduce import AffineCurve, MeasuredCurve, stretch_bytes
-from specsim.fitting.least_squares import solve
 from specsim.quantities import FloatArray
 
 MOST_KNEES = 2
@@ -19,7 +18,7 @@ _ROUNDING = 1e-4  # relative: a table's printed digits; a fit that is nearer say
 def fit_affine(curve: MeasuredCurve) -> AffineCurve:
     """The affine curve with 0 to 2 knees at sizes of the table that the medians prefer by AICc (eq. 16).
 
-    Least squares on relative residuals with α and every slope at least 0 (eq. 12). Each knee counts as two
+    Least squares on residuals relative to the medians, with α and every slope at least 0. Each knee counts as two
     parameters, its place and its slope; a knee needs a size on either side, so small tables have none.
     """
     sizes, times = np.array(curve.sizes), np.array(curve.raw_us)
@@ -39,9 +38,21 @@ def fit_affine(curve: MeasuredCurve) -> AffineCurve:
 
 def _fitted(sizes: FloatArray, times: FloatArray, knees: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
     """Coefficients (α, slopes…) and relative errors (n,)."""
-    features = np.column_stack([np.ones_like(sizes), stretch_bytes(sizes, knees)])
-    values = solve(features, times, np.ones_like(times)).values
-    return values, features @ values / times - 1
+    features = np.column_stack([np.ones_like(sizes), stretch_bytes(sizes, knees)]) / times[:, None]
+    values = _non_negative(features, np.ones_like(times))
+    return values, features @ values - 1
+
+
+def _non_negative(columns: FloatArray, target: FloatArray) -> FloatArray:
+    """The best values of at least 0: of four columns at most, so every set of those above 0 is tried."""
+    scale = np.linalg.norm(columns, axis=0)  # a byte's column is far smaller than that of α
+    every = product((False, True), repeat=scale.size)
+    tried = [np.zeros(scale.size)]
+    for kept in (np.array(above) for above in every if any(above)):
+        values = np.zeros(scale.size)
+        values[kept] = np.linalg.lstsq(columns[:, kept] / scale[kept], target, rcond=None)[0]
+        tried += [values / scale] if (values >= 0).all() else []
+    return min(tried, key=lambda values: float(np.linalg.norm(columns @ values - target)))
 
 
 def _aicc(errors: FloatArray, parameters: int) -> float:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from specsim.report.plots import COLOURS, DASHES, MARKERS
 from specsim.report.records import Record
+
+_TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 def comm_figure(record: Record) -> Figure:
@@ -23,6 +26,7 @@ def comm_figure(record: Record) -> Figure:
             axes.plot(widths, [row["cycle_change_ms"] for row in rows], color=COLOURS[at % 4], linestyle=":", linewidth=1,
                       label="whole cycle, drafter included" if at == 0 else None)  # fmt: skip
     axes.axhline(0, color="0.6", linewidth=0.8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(
         xlabel="num_draft_tokens (root included)",
         ylabel="change of verify time [ms]",
@@ -59,19 +63,31 @@ def campaign_comm_figure(record: Record) -> Figure:
         axes.plot(bound["tokens"], bound["step_ms"], marker, color="black", markersize=9,
                   label=f"here: whole step, {bound['nccl']}, an upper bound")  # fmt: skip
     for at, row in enumerate(record["elsewhere"]):
-        colour = "0.55" if row["prior"] else COLOURS[at % 2]
-        axes.plot(tokens, row["forward_ms"], color=colour, linestyle=DASHES[1 + at % 3], linewidth=1.2,
-                  marker=MARKERS[at % len(MARKERS)], markersize=5, markerfacecolor="white", label=row["label"])  # fmt: skip
+        _draw_host(axes, at, row, tokens)
     axes.set_yscale("log")
+    axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+    axes.minorticks_off()
     axes.set(
         xlabel="tokens in the forward (1: plain decode)",
         ylabel=f"all {record['all_reduces']} all-reduces of a forward [ms]",
         title=f"What {record['all_reduces']} all-reduces of {record['token_bytes']:,} bytes a token take",
     )
     _finish(
-        axes, "other hosts' tables are no measurement of this one; prior: NCCL's own model, too low on some PCIe hosts"
+        axes,
+        "other hosts' tables are no measurement of this one; hollow: outside a table, or NCCL's own model, too low on some PCIe hosts",
     )
     return figure
+
+
+def _draw_host(axes: Axes, at: int, row: Record, tokens: list[int]) -> None:
+    """Another host's line, or the prior's: hollow where nothing was measured."""
+    colour, marker = "0.55" if row["prior"] else COLOURS[at % 2], MARKERS[at % len(MARKERS)]
+    label, times = row["label"], row["forward_ms"]
+    axes.plot(tokens, times, color=colour, linestyle=DASHES[1 + at % 3], linewidth=1.2, marker=marker, markersize=5,
+              markerfacecolor="white" if row["prior"] else colour, label=label)  # fmt: skip
+    beyond = [(t, ms) for t, ms in zip(tokens, times, strict=True) if t in row["extrapolated_tokens"]]
+    if beyond:
+        axes.plot(*zip(*beyond, strict=True), marker, color="white", markeredgecolor=colour, markersize=5)
 
 
 def _new(height: float = 4.8) -> tuple[Figure, Axes]:

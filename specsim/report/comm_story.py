@@ -79,7 +79,7 @@ def _published(label: str, sources: tuple[str, ...], curve: AllReduceCurve, shap
     times = np.asarray(curve.time_us(message))
     return {
         "label": label,
-        "prior": label.startswith("prior"),
+        "prior": label.startswith("prior:"),
         "sources": list(sources),
         "extrapolated_tokens": [int(t) for t in tokens[curve.beyond(message)]],
         "us": times.tolist(),
@@ -97,10 +97,10 @@ def _could_be(record: Record, row: Record) -> str:
     times, least = _at(record, row["us"]), _at(record, record["difference"]["us"])
     default, tuned = (bound["at_most_us"] for bound in record["whole_step"])
     if any(t > most for t, most in zip(times, default, strict=True)):
-        return "neither: longer than a whole step"
+        return "longer than a whole step here"
     fits = [record["settings"][0]] if all(t >= low for t, low in zip(times, least, strict=True)) else []
     fits += [record["settings"][1]] if all(t <= most for t, most in zip(times, tuned, strict=True)) else []
-    return " or ".join(fits) or "neither"
+    return f"could be {' or '.join(fits)}" if fits else "shorter than the difference here"
 
 
 def _findings(record: Record) -> Iterator[str]:
@@ -141,7 +141,8 @@ def _finding_of_prior(record: Record) -> Iterator[str]:
     yield (
         f"by NCCL's own model {priors[0]['label'].removeprefix('prior ')} is the fastest at these sizes, so NCCL would choose it unasked"
         f" and {record['settings'][1]} would change little; measured, it changes {record['difference']['us'][0]:.0f} µs an"
-        " all-reduce: the model does not describe this host"
+        " all-reduce: NCCL_P2P_LEVEL, which the model does not price, or a host that it does not"
+        " describe"
     )
 
 
@@ -177,7 +178,7 @@ def campaign_comm_text(about: str, record: Record) -> str:
 
 def _table(record: Record) -> str:
     widths = [str(width) for width in record["tokens"]]
-    columns = ("setting", *widths, "all at 1", "all at 6", "could be this host's")
+    columns = ("setting", *widths, "all at 1", "all at 6", "verdict")
     marks = "  ¹ timed at 1 and 6 tokens, a line between and beyond   ² the whole step over its all-reduces"
     return "\n".join([table(columns, [*_own_rows(record), *_other_rows(record)]), marks])
 
