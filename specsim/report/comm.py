@@ -17,7 +17,7 @@ from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
-from specsim.runs.allreduce import NCCL, AllReduceSetting, AllReduceTable
+from specsim.runs.allreduce import CONDITIONS, NCCL, AllReduceSetting, AllReduceTable
 
 MICROBENCHMARK = (
     "a table is made back to back, a forward computes between its all-reduces: on two H200s the table gave a forward"
@@ -162,6 +162,7 @@ def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None)
         yield from _notes_of_curves(asked, rows)
     if measured is not None:
         yield from measured.notes
+        yield from _mixed(measured)
     yield _about_custom(asked, rows)
     if asked.draft is None:
         yield "the drafter's own all-reduces are not counted: state --draft-layers if it is split over the GPUs too"
@@ -181,6 +182,14 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
                 f"{curve.label}: the table falls with size somewhere; held to a curve that never does, it moved by up to"
                 f" {curve.largest_correction:.0%}"
             )
+
+
+def _mixed(measured: AllReduceTable) -> Iterator[str]:
+    """What the tables' rows were measured under that differs."""
+    for name in CONDITIONS:
+        stated = dict.fromkeys(str(getattr(row, name)) for row in measured.rows if getattr(row, name) is not None)
+        if len(stated) > 1:
+            yield f"MIXED, not like for like: the tables differ in {name}: {', '.join(stated)}"
 
 
 def _about_custom(asked: Compared, rows: list[Record]) -> str:

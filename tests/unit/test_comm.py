@@ -96,6 +96,13 @@ def test_a_table_that_falls_is_told_of(run_cli, csv):
     assert "a: the table falls with size" in run_cli("comm", path, *MODEL).stdout
 
 
+def test_tables_of_different_ranks_are_labelled_mixed(run_cli, csv):
+    path = csv("nccl,bytes,time_us,ranks,hardware", "a,1024,8,2,H200", "b,1024,9,4,H200", "b,4096,9,4,")
+    out = " ".join(run_cli("comm", path, *MODEL).stdout.split())
+    assert "MIXED, not like for like: the tables differ in ranks: 2, 4" in out
+    assert "differ in hardware" not in out
+
+
 def test_one_setting_alone_says_that_there_is_nothing_to_compare(run_cli, tmp_path):
     path = tmp_path / "LL.txt"
     path.write_text(NEW + "garbage\n", encoding="utf-8")
