@@ -14,10 +14,15 @@ from specsim.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class CycleShape:
-    """The draft forwards of one cycle (eq. 3); `loop_offset` None means that no forward depends on num_steps."""
+    """The draft forwards of one cycle (eq. 3); `loop_offset` None means that no forward depends on num_steps.
+
+    `extend_forwards` read num_draft_tokens tokens after the verify (eq. 4): the drafter's own forwards too, which
+    matters where its all-reduces are counted (eq. 17).
+    """
 
     width_forwards: int
     loop_offset: int | None
+    extend_forwards: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ METHODS = {
 }
 
 CYCLE_SHAPES = {
-    ("autoregressive", "sglang"): CycleShape(width_forwards=0, loop_offset=-1),
+    ("autoregressive", "sglang"): CycleShape(width_forwards=0, loop_offset=-1, extend_forwards=1),
     ("autoregressive", "vllm"): CycleShape(width_forwards=1, loop_offset=-1),
     ("autoregressive", "tensorrt-llm"): CycleShape(width_forwards=1, loop_offset=-1),
     ("autoregressive", "llama.cpp"): CycleShape(width_forwards=0, loop_offset=0),

@@ -9,7 +9,25 @@ from click.testing import CliRunner
 from specsim.cli.main import main
 
 HERE = Path(__file__).parent
+TABLE = HERE.parent / "validation" / "data" / "h200x2_allreduce.csv"
 COMMANDS = {
+    "comm.txt": ["comm"],
+    "comm_help.txt": ["comm", "--help"],
+    "comm_prior.txt": ["comm", "--link", "pcie", "--ranks", "8", "--layers", "61", "--hidden-size", "7168"],
+    "comm_table.txt": [
+        "comm",
+        str(TABLE),
+        "--layers",
+        "32",
+        "--hidden-size",
+        "4096",
+        "--draft-layers",
+        "1",
+        "--engine",
+        "sglang",
+        "--batch-size",
+        "1,16",
+    ],
     "break_even.txt": ["break-even"],
     "break_even_mixed.txt": ["break-even", "--allow-mixed", "--batch-size", "1"],
     "fit.txt": ["fit"],

@@ -33,8 +33,8 @@ LAYERS = (
     {"cli"},
 )
 CONFINED = {
-    "matplotlib": {"report.maps", "report.plots"},
-    "pydantic": {"cost.model_file", "runs.files", "runs.schema"},
+    "matplotlib": {"report.comm_plots", "report.maps", "report.plots"},
+    "pydantic": {"cost.model_file", "runs.files", "runs.formats", "runs.schema"},
     "scipy": {"fitting.acceptance", "fitting.least_squares", "uncertainty"},
     "click": {"cli"},
     "prettytable": {"report.tables"},

@@ -1,0 +1,128 @@
+"""What another all-reduce does to the forwards of a cycle (eq. 17)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.cost.allreduce import AllReduceCurve
+from specsim.cost.custom_allreduce import CustomPath, carried_by_custom
+from specsim.cost.terms import Cycle
+from specsim.errors import ConfigurationError
+from specsim.quantities import BoolArray, FloatArray, Floats
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides a tensor-parallel forward's all-reduces: layers, hidden size, bytes of an element, and their number.
+
+    Two all-reduces a layer, after attention and after the feed-forward block; a vocabulary-parallel embedding's
+    one more is left out.
+    """
+
+    layers: int
+    hidden_size: int
+    bytes_per_element: int = 2
+    per_layer: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden_size", "bytes_per_element", "per_layer"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+    @property
+    def all_reduces(self) -> int:
+        """How many a forward has, n of eq. 17."""
+        return self.per_layer * self.layers
+
+    def message_bytes(self, tokens: Floats) -> Floats:
+        """Size T·h·b of a message [bytes], at the tokens' shape (eq. 17)."""
+        return tokens * (self.hidden_size * self.bytes_per_element)
+
+
+def forward_ms(curve: AllReduceCurve, shape: Shape, tokens: Floats) -> Floats:
+    """All-reduce time n·a_s(T·h·b) of one forward of T tokens [ms], at the tokens' shape (eq. 17)."""
+    return curve.time_us(shape.message_bytes(tokens)) * (shape.all_reduces / 1000.0)
+
+
+def forward_change_ms(
+    before: AllReduceCurve, after: AllReduceCurve, shape: Shape, tokens: Floats, custom: tuple[CustomPath, ...] = ()
+) -> Floats:
+    """Change of a forward of T tokens [ms] from one setting to another, at the tokens' shape (eq. 17).
+
+    n·(a_after(T·h·b) − a_before(T·h·b)); exactly 0 where a custom all-reduce carries the message under both.
+    """
+    change = forward_ms(after, shape, tokens) - forward_ms(before, shape, tokens)
+    kept = np.where(carried_by_custom(custom, shape.message_bytes(tokens)), 0.0, change)
+    return float(kept) if np.ndim(tokens) == 0 else kept
+
+
+@dataclass(frozen=True)
+class StepChange:
+    """Changes of n cycles by phase and of plain decode at their batch sizes [ms], each of shape (n,) (eq. 17).
+
+    `extrapolated` and `custom` say where a message of the cycle or of decode lies outside either curve, and where
+    verify's is carried by a custom all-reduce.
+    """
+
+    verify_ms: FloatArray
+    draft_ms: FloatArray
+    extend_ms: FloatArray
+    decode_ms: FloatArray
+    extrapolated: BoolArray
+    custom: BoolArray
+
+    @property
+    def cycle_ms(self) -> FloatArray:
+        """Verify, draft and re-extend together; the rest of a cycle has no all-reduce."""
+        return self.verify_ms + self.draft_ms + self.extend_ms
+
+
+def step_change(
+    before: AllReduceCurve,
+    after: AllReduceCurve,
+    cycle: Cycle,
+    target: Shape,
+    draft: Shape | None = None,
+    extend_forwards: int = 0,
+    custom: tuple[CustomPath, ...] = (),
+) -> StepChange:
+    """What going from one setting to another does to n cycles and to plain decode (eq. 17).
+
+    Without `draft` the drafter communicates nothing (it runs on one GPU, or is a lookup); its forwards are those of
+    eq. 3, and `extend_forwards` of T tokens after the verify (eq. 4).
+    """
+
+    def change(shape: Shape, tokens: FloatArray) -> FloatArray:
+        return np.asarray(forward_change_ms(before, after, shape, tokens, custom))
+
+    nothing = np.zeros_like(cycle.batch_size)
+    drafted = extended = nothing
+    sizes = [target.message_bytes(tokens) for tokens in (cycle.verify_tokens, cycle.batch_size)]
+    if draft is not None:
+        wide, narrow = draft_forwards(cycle)
+        sizes += [draft.message_bytes(tokens) for tokens in (cycle.verify_tokens, cycle.batch_size * cycle.topk)]
+        drafted = wide * change(draft, cycle.verify_tokens) + narrow * change(draft, cycle.batch_size * cycle.topk)
+        extended = extend_forwards * cycle.drafts * change(draft, cycle.verify_tokens)
+    beyond = [curve.beyond(size) for curve in (before, after) for size in sizes]
+    return StepChange(
+        change(target, cycle.verify_tokens),
+        drafted,
+        extended,
+        change(target, cycle.batch_size),
+        np.logical_or.reduce(beyond),
+        carried_by_custom(custom, sizes[0]),
+    )
+
+
+def draft_forwards(cycle: Cycle) -> tuple[FloatArray, FloatArray]:
+    """Draft forwards of B·N tokens and of B·k tokens in each cycle, shapes (n,), from their number and tokens (eq. 3).
+
+    With w of the former and F in all, the tokens are B·(w·N + (F − w)·k); where N = k there is nothing to part.
+    """
+    width, branches = cycle.num_draft_tokens, cycle.topk
+    apart = np.where(width == branches, 1.0, width - branches)
+    surplus = cycle.draft_tokens / cycle.batch_size - branches * cycle.draft_forwards
+    wide = np.where(width == branches, 0.0, surplus / apart)
+    return wide, cycle.draft_forwards - wide

@@ -1,0 +1,286 @@
+"""All-reduce settings compared: the record of eq. 17 by setting and verify width, and its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from specsim.cost.allreduce import PRIOR_WARNING, AllReduceCurve, MeasuredCurve, nccl_priors
+from specsim.cost.custom_allreduce import CustomPath, Wiring, custom_paths
+from specsim.cost.step_change import Shape, StepChange, forward_ms, step_change
+from specsim.cost.terms import Cycle
+from specsim.errors import ConfigurationError, UnknownSettingError
+from specsim.fitting.allreduce import fit_affine
+from specsim.methods import cycle_shape
+from specsim.quantities import FloatArray, SpecConfig, Workload
+from specsim.report.records import Record
+from specsim.report.tables import number, table, wrapped
+from specsim.runs.allreduce import CONDITIONS, NCCL, AllReduceSetting, AllReduceTable
+
+MICROBENCHMARK = (
+    "a table is made back to back, a forward computes between its all-reduces: on two H200s the table gave a forward"
+    " with 64 of them within 0.05 ms under NCCL's default (LL), and 0.26 to 0.41 ms too little under Simple"
+)
+"""Measured 2026-11-29, NCCL 2.28.9; tests/validation/test_allreduce_forward.py budgets it."""
+
+_CORRECTION_SAID = 0.05  # relative: a monotone curve that is further than this from its table is worth a word
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is compared: the curves by label with whether each is NCCL's, and the model's shapes and cycles.
+
+    `wiring` None leaves custom all-reduces out of it.
+    """
+
+    curves: tuple[AllReduceCurve, ...]
+    of_nccl: tuple[bool, ...]
+    target: Shape
+    draft: Shape | None
+    spec: SpecConfig
+    batch_sizes: tuple[int, ...]
+    wiring: Wiring | None
+    engine: str | None
+
+    def curve(self, label: str) -> AllReduceCurve:
+        """The curve of a setting; raises UnknownSettingError listing the known ones."""
+        for curve in self.curves:
+            if curve.label == label:
+                return curve
+        raise UnknownSettingError(label, (curve.label for curve in self.curves))
+
+    def cycle(self) -> Cycle:
+        """Every width at every batch size, widths running fastest."""
+        batches = np.array(self.batch_sizes, dtype=np.int64)[:, None]
+        return Cycle.of(self.spec, Workload(batches), self.engine)
+
+    def custom(self, *labels: str) -> tuple[CustomPath, ...]:
+        """The custom paths that stand before both settings: none where one of them is no NCCL setting."""
+        of_nccl = all(flag for curve, flag in zip(self.curves, self.of_nccl, strict=True) if curve.label in labels)
+        return custom_paths(self.wiring) if self.wiring and of_nccl else ()
+
+
+def curves_of(settings: Sequence[AllReduceSetting]) -> tuple[tuple[AllReduceCurve, ...], tuple[bool, ...]]:
+    """The curves of a table's settings, and which are NCCL's; raises ConfigurationError where two share a label."""
+    labels = [setting.label for setting in settings]
+    twice = [label for label in dict.fromkeys(labels) if labels.count(label) > 1]
+    if twice:
+        raise ConfigurationError(f"the setting {twice[0]!r} stands twice: name the tables apart with LABEL=FILE")
+    return tuple(s.curve for s in settings), tuple(s.implementation == NCCL for s in settings)
+
+
+def prior_curves(link: str, ranks: int, bus_gb_s: float | None) -> tuple[tuple[AllReduceCurve, ...], tuple[bool, ...]]:
+    """NCCL's own model of each algorithm and protocol that it may choose on a link, labelled as a prior."""
+    priors = nccl_priors(link, ranks, bus_gb_s)
+    return priors, (True,) * len(priors)
+
+
+# -- record -----------------------------------------------------------------------------------------------------------
+
+
+def comm_record(
+    asked: Compared, before: str | None, after: str | None, measured: AllReduceTable | None = None
+) -> Record:
+    """Step-time changes from one setting to another, or to each other one, by batch size and verify width (eq. 17)."""
+    start = asked.curve(before or asked.curves[0].label)
+    others = [asked.curve(after)] if after else [curve for curve in asked.curves if curve is not start]
+    cycle = asked.cycle()
+    extends = cycle_shape(asked.spec.method, asked.engine).extend_forwards
+    rows = []
+    for curve in others or [start]:
+        custom = asked.custom(start.label, curve.label)
+        change = step_change(start, curve, cycle, asked.target, asked.draft, extends, custom)
+        rows += list(_rows(asked, cycle, start, curve, change))
+    return {
+        "from": start.label,
+        "all_reduces": asked.target.all_reduces,
+        "target": asdict(asked.target),
+        "draft": asdict(asked.draft) if asked.draft else None,
+        "draft_all_reduces": asked.draft.all_reduces if asked.draft else 0,
+        "method": asked.spec.method,
+        "engine": asked.engine,
+        "settings": [_setting_record(curve) for curve in asked.curves],
+        "rows": rows,
+        "notes": list(_notes(asked, rows, measured)),
+    }
+
+
+def _rows(
+    asked: Compared, cycle: Cycle, start: AllReduceCurve, curve: AllReduceCurve, change: StepChange
+) -> Iterator[Record]:
+    message = np.asarray(asked.target.message_bytes(cycle.verify_tokens))
+    times: list[FloatArray] = [np.asarray(c.time_us(message)) for c in (start, curve)]
+    whole = [np.asarray(forward_ms(c, asked.target, cycle.verify_tokens)) for c in (start, curve)]
+    for at in range(message.size):
+        yield {
+            "setting": curve.label,
+            "batch_size": int(cycle.batch_size[at]),
+            "num_steps": int(cycle.num_steps[at]),
+            "topk": int(cycle.topk[at]),
+            "num_draft_tokens": int(cycle.num_draft_tokens[at]),
+            "message_bytes": int(message[at]),
+            "from_us": float(times[0][at]),
+            "to_us": float(times[1][at]),
+            "from_all_reduce_ms": float(whole[0][at]),
+            "to_all_reduce_ms": float(whole[1][at]),
+            "verify_change_ms": float(change.verify_ms[at]),
+            "draft_change_ms": float(change.draft_ms[at] + change.extend_ms[at]),
+            "cycle_change_ms": float(change.cycle_ms[at]),
+            "decode_change_ms": float(change.decode_ms[at]),
+            "prior": not isinstance(curve, MeasuredCurve),
+            "extrapolated": bool(change.extrapolated[at]),
+            "custom_all_reduce": bool(change.custom[at]),
+        }
+
+
+def _setting_record(curve: AllReduceCurve) -> Record:
+    """A curve as α, 1/β and knees (eq. 16), and what it rests on."""
+    if not isinstance(curve, MeasuredCurve):
+        fixed, slope = (float(getattr(curve, name)) for name in ("fixed_us", "gb_s"))
+        return {"label": curve.label, "prior": True, "sizes": 0, "fixed_us": fixed, "gb_s": [slope],
+                "knees_bytes": [], "span_bytes": None, "largest_error": None}  # fmt: skip
+    form = fit_affine(curve)
+    return {
+        "label": curve.label,
+        "prior": False,
+        "sizes": len(curve.sizes),
+        "readings": sum(curve.repeats),
+        "fixed_us": form.fixed_us,
+        "gb_s": [1e-3 / slope if slope > 0 else None for slope in form.us_per_byte],
+        "knees_bytes": list(form.knees),
+        "span_bytes": list(form.span),
+        "largest_error": form.largest_error,
+    }
+
+
+def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:
+    if any(not isinstance(curve, MeasuredCurve) for curve in asked.curves):
+        yield PRIOR_WARNING
+    else:
+        yield from _notes_of_curves(asked, rows)
+    if measured is not None:
+        yield from measured.notes
+        yield from _mixed(measured)
+    yield _about_custom(asked, rows)
+    if asked.draft is None:
+        yield "the drafter's own all-reduces are not counted: state --draft-layers if it is split over the GPUs too"
+    if len(asked.curves) == 1:
+        yield "one setting is compared with itself: give the table of another, or one that holds several"
+
+
+def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
+    yield MICROBENCHMARK
+    if any(row["extrapolated"] for row in rows):
+        spans = "; ".join(f"{c.label} {_bytes(c.sizes[0])} to {_bytes(c.sizes[-1])}"
+                          for c in asked.curves if isinstance(c, MeasuredCurve))  # fmt: skip
+        yield f"EXTRAPOLATED at rows marked ¹ (verify, draft or plain decode): the tables cover {spans}"
+    for curve in asked.curves:
+        if isinstance(curve, MeasuredCurve) and curve.largest_correction > _CORRECTION_SAID:
+            yield (
+                f"{curve.label}: the table falls with size somewhere; held to a curve that never does, it moved by up to"
+                f" {curve.largest_correction:.0%}"
+            )
+
+
+def _mixed(measured: AllReduceTable) -> Iterator[str]:
+    """What the tables' rows were measured under that differs."""
+    for name in CONDITIONS:
+        stated = dict.fromkeys(str(getattr(row, name)) for row in measured.rows if getattr(row, name) is not None)
+        if len(stated) > 1:
+            yield f"MIXED, not like for like: the tables differ in {name}: {', '.join(stated)}"
+
+
+def _about_custom(asked: Compared, rows: list[Record]) -> str:
+    if asked.wiring is None:
+        return (
+            "every message is taken as NCCL's: state --engine, --link and --ranks to see which go through a custom"
+            " all-reduce, where NCCL settings change nothing"
+        )
+    wiring = f"{asked.wiring.engine}, {asked.wiring.ranks} GPUs on {asked.wiring.link}"
+    if any(row["custom_all_reduce"] for row in rows):
+        paths = custom_paths(asked.wiring)
+        said = ", ".join(f"{path.kernel} up to {_bytes(path.max_bytes)}" for path in paths)
+        return f"CUSTOM: {wiring} sends messages through {said}: NCCL settings change nothing there (rows marked ²)"
+    return f"{wiring}: no custom all-reduce that is known takes these messages from NCCL"
+
+
+# -- text ---------------------------------------------------------------------------------------------------------------
+
+
+def comm_text(record: Record) -> str:
+    """The settings' curves, the changes by setting and width, and what qualifies them."""
+    drafts = f", {record['draft_all_reduces']} in one of the drafter's" if record["draft"] else ""
+    title = f"{record['all_reduces']} all-reduces in a forward{drafts}: all of a verify's, and changes from {record['from']} [ms]"
+    labels = "\n".join(wrapped(f"* {note}", "  ") for note in record["notes"])
+    return "\n".join([_curves_table(record), "", title, _changes_table(record), "", labels])
+
+
+def _curves_table(record: Record) -> str:
+    columns = ("setting", "one all-reduce [µs]", "sizes", "from", "to", "furthest off")
+    rows = [
+        (
+            s["label"],
+            affine_words(s),
+            str(s["sizes"]) if s["sizes"] else "prior",
+            *(map(_bytes, s["span_bytes"]) if s["span_bytes"] else ("-", "-")),
+            f"{s['largest_error']:.0%}" if s["largest_error"] is not None else "-",
+        )
+        for s in record["settings"]
+    ]
+    return table(columns, rows)
+
+
+def affine_words(setting: Record) -> str:
+    """α + m at β, and each knee, in words."""
+    slopes = [f"{slope:.3g} GB/s" if slope is not None else "flat" for slope in setting["gb_s"]]
+    first = f"{setting['fixed_us']:.1f} + bytes at {slopes[0]}"
+    return ", ".join(
+        [first, *(f"{s} from {_bytes(k)}" for s, k in zip(slopes[1:], setting["knees_bytes"], strict=True))]
+    )
+
+
+def _changes_table(record: Record) -> str:
+    columns = (
+        "setting",
+        "batch",
+        "draft tokens",
+        "message",
+        "µs before",
+        "µs after",
+        "in verify",
+        "verify",
+        "draft",
+        "cycle",
+        "decode",
+    )
+    rows = [
+        (
+            row["setting"],
+            str(row["batch_size"]),
+            str(row["num_draft_tokens"]),
+            _bytes(row["message_bytes"])
+            + (" ¹" if row["extrapolated"] and not row["prior"] else "")
+            + (" ²" if row["custom_all_reduce"] else ""),
+            number(row["from_us"], 1),
+            number(row["to_us"], 1),
+            number(row["to_all_reduce_ms"], 2),
+            *(signed(row[f"{name}_change_ms"]) for name in ("verify", "draft", "cycle", "decode")),
+        )
+        for row in record["rows"]
+    ]
+    return table(columns, rows)
+
+
+def signed(value: float) -> str:
+    """A change with its sign, 0.00 without one."""
+    return f"{value:+.2f}" if abs(value) >= 0.005 else "0.00"
+
+
+def _bytes(size: float) -> str:
+    """A size in bytes, KiB or MiB where that is whole."""
+    for unit, name in ((1024**2, "MiB"), (1024, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size / unit:g} {name}"
+    return f"{size:,.0f} B"

@@ -1,0 +1,116 @@
+"""All-reduce tables: their rows, and the settings that the rows are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.cost.allreduce import MeasuredCurve, measured_curve
+
+NCCL = "nccl"
+"""The implementation that NCCL settings are settings of."""
+
+CONDITIONS = ("cuda_graph", "ranks", "hardware", "nccl_version")
+"""What a row may state beside its setting; rows that differ in one are never repeats of each other."""
+
+
+@dataclass(frozen=True)
+class AllReduceRow:
+    """One measured all-reduce: the setting, the message [bytes], the time [µs], and under which conditions.
+
+    `in_place` None is unstated, as are all conditions; `where` is the file and row.
+    """
+
+    nccl: str
+    message_bytes: float
+    time_us: float
+    implementation: str = NCCL
+    in_place: bool | None = None
+    cuda_graph: bool | None = None
+    ranks: int | None = None
+    hardware: str | None = None
+    nccl_version: str | None = None
+    source: str = ""
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        """The NCCL setting, or the implementation where it is another."""
+        return self.nccl if self.implementation == NCCL else self.implementation
+
+    @property
+    def conditions(self) -> tuple[object, ...]:
+        """What it was measured under, beside the setting."""
+        return tuple(getattr(self, name) for name in CONDITIONS)
+
+
+@dataclass(frozen=True)
+class AllReduceSetting:
+    """One curve of a table: a setting (or implementation) under one set of conditions.
+
+    `ranks` None is unstated; `sources` say where its rows were published.
+    """
+
+    label: str
+    implementation: str
+    ranks: int | None
+    hardware: str | None
+    sources: tuple[str, ...]
+    curve: MeasuredCurve
+
+
+@dataclass(frozen=True)
+class AllReduceTable:
+    """The rows of one or more files, and what their readers had to say."""
+
+    rows: tuple[AllReduceRow, ...]
+    notes: tuple[str, ...] = ()
+
+    def settings(self, in_place: bool = False) -> tuple[AllReduceSetting, ...]:
+        """Every setting's curve, in the order of the rows.
+
+        Where a setting states out-of-place and in-place times, those asked for are used. A label is extended by the
+        conditions that its rows differ in.
+        """
+        groups: dict[tuple[object, ...], list[AllReduceRow]] = {}
+        for row in self._placed(in_place):
+            groups.setdefault((row.name, row.implementation, *row.conditions), []).append(row)
+        differing = _differing([rows[0] for rows in groups.values()])
+        return tuple(_setting(rows, differing[rows[0].name]) for rows in groups.values())
+
+    def _placed(self, in_place: bool) -> list[AllReduceRow]:
+        """Rows without those of the other place where the one asked for is there."""
+        have = {(row.name, row.conditions) for row in self.rows if row.in_place in (in_place, None)}
+        return [row for row in self.rows if row.in_place in (in_place, None) or (row.name, row.conditions) not in have]
+
+
+def _setting(rows: list[AllReduceRow], told_apart_by: tuple[str, ...]) -> AllReduceSetting:
+    first = rows[0]
+    label = ", ".join([first.name, *(_said(name, getattr(first, name)) for name in told_apart_by)])
+    sizes, times = (np.array([getattr(row, name) for row in rows]) for name in ("message_bytes", "time_us"))
+    sources = tuple(dict.fromkeys(row.source for row in rows if row.source))
+    curve = measured_curve(label, sizes, times)
+    return AllReduceSetting(label, first.implementation, first.ranks, first.hardware, sources, curve)
+
+
+def _differing(firsts: Iterable[AllReduceRow]) -> dict[str, tuple[str, ...]]:
+    """By name: the conditions (and the implementation) in which its groups differ."""
+    alike: dict[str, list[AllReduceRow]] = {}
+    for row in firsts:
+        alike.setdefault(row.name, []).append(row)
+    names = ("implementation", *CONDITIONS)
+    return {
+        name: tuple(each for each in names if len({getattr(row, each) for row in rows}) > 1)
+        for name, rows in alike.items()
+    }
+
+
+def _said(name: str, value: object) -> str:
+    """A condition in words."""
+    if value is None:
+        return f"{name} unstated"
+    if name == "cuda_graph":
+        return "graph" if value else "eager"
+    return {"ranks": f"{value} ranks", "nccl_version": f"NCCL {value}"}.get(name, str(value))

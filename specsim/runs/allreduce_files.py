@@ -1,0 +1,59 @@
+"""Reading all-reduce tables: nccl-tests text or our own CSV, told apart by content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+
+from specsim.errors import Fault, InputError
+from specsim.runs.allreduce import AllReduceRow, AllReduceTable
+from specsim.runs.formats.allreduce_csv import parse_allreduce_csv
+from specsim.runs.formats.nccl_tests import looks_like_nccl_tests, parse_nccl_tests
+
+_ALLOWED = "allowed: the output of nccl-tests, or CSV with the columns bytes and time_us (docs/data-format.md)"
+
+
+def load_allreduce(paths: Iterable[tuple[str | None, Path]]) -> AllReduceTable:
+    """Read tables, each with a label for rows that state no setting (None: the file's name for nccl-tests).
+
+    Raises InputError listing the faults of every file.
+    """
+    rows: list[AllReduceRow] = []
+    notes: list[str] = []
+    faults: list[Fault] = []
+    for label, path in paths:
+        try:
+            found, said = _parse(_text(path), label, path)
+        except InputError as error:
+            faults += error.faults
+            continue
+        rows += found
+        notes += said
+    if faults:
+        raise InputError(faults)
+    return AllReduceTable(tuple(rows), tuple(notes))
+
+
+def load_published() -> AllReduceTable:
+    """The bundled published all-reduce times of hosts without NVLink, each with its source."""
+    text = files("specsim.data").joinpath("allreduce_published.csv").read_text(encoding="utf-8")
+    return AllReduceTable(parse_allreduce_csv(text, None, "bundled all-reduce times"))
+
+
+def _parse(text: str, label: str | None, path: Path) -> tuple[tuple[AllReduceRow, ...], tuple[str, ...]]:
+    if looks_like_nccl_tests(text):
+        return parse_nccl_tests(text, label or path.stem, str(path))
+    if not text.strip() or text.lstrip().startswith("#") or "," not in text:
+        problem = "is no all-reduce table" if text.strip() else "is empty"
+        raise InputError([Fault(str(path), "", problem, _ALLOWED)])
+    return parse_allreduce_csv(text, label, str(path)), ()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError([Fault(str(path), "", f"cannot be read ({error.strerror})", "")]) from None
+    except UnicodeDecodeError:
+        raise InputError([Fault(str(path), "", "is not text in UTF-8", _ALLOWED)]) from None

@@ -1,0 +1,238 @@
+"""One all-reduce's curve (eq. 16) and what it does to a step (eq. 17); expected numbers are worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specsim import SpecConfig, Workload
+from specsim.cost.allreduce import NcclPrior, measured_curve, nccl_priors
+from specsim.cost.custom_allreduce import Wiring, carried_by_custom, custom_paths
+from specsim.cost.step_change import Shape, draft_forwards, forward_change_ms, forward_ms, step_change
+from specsim.cost.terms import Cycle
+from specsim.errors import ConfigurationError
+from specsim.fitting.allreduce import fit_affine
+
+KB = 1024.0
+
+
+def curve(*rows: tuple[float, float], label: str = "s"):
+    sizes, times = np.array(rows, dtype=float).T
+    return measured_curve(label, sizes, times)
+
+
+# -- eq. 16 ----------------------------------------------------------------------------------------------------------
+
+
+def test_repeats_count_as_their_median_in_any_order():
+    found = curve((2, 30.0), (1, 10.0), (1, 11.0), (1, 90.0))
+    assert (found.sizes, found.times_us, found.repeats) == ((1.0, 2.0), (11.0, 30.0), (3, 1))
+
+
+def test_between_sizes_the_line_is_straight_in_logarithms():
+    found = curve((4 * KB, 10.0), (16 * KB, 40.0))
+    assert found.time_us(8 * KB) == pytest.approx(20.0)  # √(10·40), half way in octaves
+    assert found.time_us(np.array([4 * KB, 16 * KB])) == pytest.approx([10.0, 40.0])
+
+
+def test_outside_the_table_it_is_flagged_flat_below_and_the_last_octave_goes_on_above():
+    found = curve((1000, 8.0), (2000, 9.0), (3000, 10.5), (4000, 13.0))
+    assert found.time_us(10.0) == pytest.approx(8.0)
+    assert found.time_us(6000.0) == pytest.approx(13.0 + 2000 * (13.0 - 9.0) / 2000)
+    assert found.beyond(np.array([999.0, 1000.0, 4000.0, 4001.0])).tolist() == [True, False, False, True]
+    alone = curve((1000, 8.0))
+    assert alone.time_us(np.array([1.0, 1e9])) == pytest.approx([8.0, 8.0])
+
+
+def test_a_dip_is_pooled_with_what_stands_before_it():
+    found = curve((1, 4.0), (2, 9.0), (4, 4.0), (8, 20.0))
+    assert found.times_us == pytest.approx((4.0, 6.0, 6.0, 20.0))  # √(9·4) = 6
+    assert found.raw_us == (4.0, 9.0, 4.0, 20.0)
+    assert found.largest_correction == pytest.approx(0.5)
+
+
+def test_scalar_in_scalar_out():
+    found = curve((1, 4.0), (2, 9.0))
+    for one in (found, fit_affine(found), NcclPrior("Ring", "LL", "pcie", 4, 24.0)):
+        assert isinstance(one.time_us(2.0), float)
+        assert np.shape(one.time_us(np.full((2, 3), 2.0))) == (2, 3)
+        with pytest.raises(ConfigurationError, match="more than 0 bytes"):
+            one.time_us(0.0)
+
+
+def test_an_affine_table_is_recovered_without_a_knee():
+    sizes = 1024.0 * 2 ** np.arange(10)
+    form = fit_affine(measured_curve("s", sizes, 9.0 + sizes / 20e3))
+    assert (form.fixed_us, form.us_per_byte, form.knees) == (pytest.approx(9.0), (pytest.approx(1 / 20e3),), ())
+    assert form.largest_error < 1e-9
+
+
+def test_a_knee_is_recovered_where_it_is():
+    sizes = 1024.0 * 2 ** np.arange(12)
+    knee = 65536.0
+    times = 9.0 + np.minimum(sizes, knee) / 100e3 + np.maximum(sizes - knee, 0) / 5e3
+    form = fit_affine(measured_curve("s", sizes, times))
+    assert form.knees == (knee,)
+    assert (form.fixed_us, *form.us_per_byte) == pytest.approx((9.0, 1 / 100e3, 1 / 5e3))
+    assert form.time_us(knee) == pytest.approx(9.0 + 0.65536)
+    assert form.beyond(np.array([1.0, knee])).tolist() == [True, False]
+
+
+def test_noise_gets_no_knees():
+    rng, sizes = np.random.default_rng(3), 1024.0 * 2 ** np.arange(12)
+    knees = [
+        len(fit_affine(measured_curve("s", sizes, (9 + sizes / 20e3) * rng.lognormal(0, 0.03, 12))).knees)
+        for _ in range(20)
+    ]
+    assert np.mean([count == 0 for count in knees]) >= 0.8
+
+
+# -- NCCL's own model --------------------------------------------------------------------------------------------------
+
+
+def test_the_prior_gives_its_sources_example():
+    """PCIe, 4 ranks, 24 GB/s: 6.6 + 6·1.0 and 24/2·4/6 GB/s for Ring LL; 8.4 + 6·5.7 and 24·4/6 for Simple."""
+    low, simple = (NcclPrior("Ring", protocol, "pcie", 4, 24.0) for protocol in ("LL", "Simple"))
+    assert (low.fixed_us, low.gb_s) == (pytest.approx(12.6), pytest.approx(8.0))
+    assert (simple.fixed_us, simple.gb_s) == (pytest.approx(42.6), pytest.approx(16.0))
+    assert low.time_us(480e3) == pytest.approx(simple.time_us(480e3))  # where they cross: 30 µs · 16 GB/s
+
+
+def test_the_prior_knows_links_and_trees():
+    tree = NcclPrior("Tree", "Simple", "nvlink", 8, 100.0)
+    assert (tree.fixed_us, tree.gb_s) == (pytest.approx(8.4 + 14 * 4.0), pytest.approx(46.0))
+    assert NcclPrior("Tree", "LL", "net", 4, 24.0).fixed_us == pytest.approx(6.8 + 4 * 5.0)
+    assert NcclPrior("Ring", "LL", "nvlink", 2, 1000.0).gb_s == pytest.approx(141.0)  # the ceiling
+    assert [p.label for p in nccl_priors("pcie", 8)] == [
+        "prior:Ring-LL", "prior:Ring-Simple", "prior:Tree-LL", "prior:Tree-Simple",
+    ]  # fmt: skip
+    assert len(nccl_priors("nvlink", 8)) == 6
+    assert tree.beyond(np.array([1.0, 2.0])).all()
+
+
+def test_the_prior_is_too_low_where_the_warning_says_so():
+    """205 µs were measured for 12 KiB on one host with 8 GPUs on PCIe."""
+    assert NcclPrior("Ring", "LL", "pcie", 8, 24.0).time_us(12 * KB) == pytest.approx(22.4, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("Ring", "LL", "infiniband", 8, 1.0), "allowed: nvlink, pcie, net"),
+        (("NVLS", "LL", "nvlink", 8, 1.0), "NVLS-LL is not modelled"),
+        (("Ring", "LL", "pcie", 1, 1.0), "1 ranks"),
+        (("Ring", "LL", "pcie", 2, 0.0), "0 GB/s"),
+    ],
+)
+def test_impossible_priors_are_refused(arguments, said):
+    with pytest.raises(ConfigurationError, match=said):
+        NcclPrior(*arguments)
+
+
+# -- custom all-reduce -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wiring", "limits"),
+    [
+        (Wiring("sglang", "nvlink", 8), [("custom all-reduce V2", 16384)]),
+        (Wiring("sglang", "nvlink", 8, engine_version="0.5.12"), [("custom all-reduce", 8192)]),
+        (Wiring("sglang", "pcie", 2), [("custom all-reduce", 8192)]),
+        (Wiring("sglang", "pcie", 8), []),
+        (Wiring("vllm", "pcie", 4), []),
+        (Wiring("vllm", "nvlink", 8, "sm90"), [("custom all-reduce", 256), ("torch symmetric memory", 65536)]),
+        (Wiring("vllm", "nvlink", 2, "sm100"), [("custom all-reduce", 2048)]),
+        (Wiring("vllm", "nvlink", 8), []),  # it depends on the architecture
+        (Wiring("sglang", "nvlink", 3), []),
+        (Wiring("llama.cpp", "nvlink", 2), []),
+    ],
+)
+def test_the_path_is_decided_by_engine_version_link_ranks_and_architecture(wiring, limits):
+    assert [(path.kernel, path.max_bytes / 1024) for path in custom_paths(wiring)] == limits
+
+
+def test_limits_are_strict_for_vllm_and_not_for_sglang():
+    sglang, vllm = custom_paths(Wiring("sglang", "pcie", 2)), custom_paths(Wiring("vllm", "pcie", 2))
+    size = np.array([1, 8 * 2**20 - 1, 8 * 2**20, 8 * 2**20 + 1])
+    assert carried_by_custom(sglang, size).tolist() == [True, True, True, False]
+    assert carried_by_custom(vllm, size).tolist() == [True, True, False, False]
+    assert carried_by_custom((), size).tolist() == [False] * 4
+
+
+# -- eq. 17 ------------------------------------------------------------------------------------------------------------
+
+SLOW, FAST = curve((1, 30.0), (1e9, 30.0), label="slow"), curve((1, 10.0), (1e9, 10.0), label="fast")
+
+
+def test_a_forward_changes_by_its_all_reduces():
+    shape = Shape(61, 7168)
+    assert (shape.all_reduces, shape.message_bytes(3)) == (122, 43008)
+    assert forward_ms(SLOW, shape, 4) == pytest.approx(122 * 30e-3)
+    assert forward_change_ms(SLOW, FAST, shape, 4) == pytest.approx(-2.44)
+    assert isinstance(forward_change_ms(SLOW, FAST, shape, 4), float)
+    assert forward_change_ms(SLOW, FAST, shape, np.ones((2, 3))).shape == (2, 3)
+
+
+def test_a_message_that_a_custom_all_reduce_carries_does_not_change():
+    paths = custom_paths(Wiring("vllm", "pcie", 2))  # below 8 MiB
+    tokens = np.array([1, 8 * 2**20 // 8192 - 1, 8 * 2**20 // 8192])
+    assert forward_change_ms(SLOW, FAST, Shape(10, 4096), tokens, paths) == pytest.approx([0.0, 0.0, -0.4])
+
+
+@pytest.mark.parametrize(
+    ("method", "engine", "forwards"),
+    [
+        ("eagle3", "sglang", (0, 4)),  # S − 1 loops of k tokens; the re-extend is apart
+        ("eagle3", "vllm", (1, 4)),  # one of the width, S − 1 of one token
+        ("eagle3", None, (0, 5)),
+        ("dflash", "sglang", (1, 0)),
+        ("ngram", "vllm", (0, 0)),
+    ],
+)
+def test_draft_forwards_are_parted_by_their_width(method, engine, forwards):
+    steps = 5 if method == "eagle3" else 1
+    cycle = Cycle.of(SpecConfig(steps, 1, 6, method), Workload(3), engine)
+    assert tuple(float(n[0]) for n in draft_forwards(cycle)) == forwards
+
+
+def test_a_tree_as_wide_as_its_branches_has_forwards_of_one_width():
+    cycle = Cycle.of(SpecConfig(2, 4, 4), Workload(3), "vllm")
+    assert sum(float(n[0]) for n in draft_forwards(cycle)) == 2
+
+
+def test_a_cycle_counts_verify_draft_and_re_extend():
+    """Flat curves, −20 µs an all-reduce: 2·61 in verify, 2·2 in each of 4 draft forwards and in one re-extend."""
+    cycle = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(np.array([1, 8])), "sglang")
+    found = step_change(SLOW, FAST, cycle, Shape(61, 7168), Shape(2, 4096), extend_forwards=1)
+    assert found.verify_ms == pytest.approx([-2.44, -2.44])
+    assert found.draft_ms == pytest.approx([-0.32, -0.32])
+    assert found.extend_ms == pytest.approx([-0.08, -0.08])
+    assert found.cycle_ms == pytest.approx([-2.84, -2.84])
+    assert found.decode_ms == pytest.approx([-2.44, -2.44])
+    alone = step_change(SLOW, FAST, cycle, Shape(61, 7168))
+    assert alone.cycle_ms == pytest.approx(alone.verify_ms)
+
+
+def test_each_forward_has_messages_of_its_own_width():
+    """a(m) = m/1000 µs against nothing to speak of: verify of 6 tokens, drafts of one, decode of one."""
+    sizes = np.array([1e2, 1e8])
+    rising, nothing = measured_curve("rising", sizes, sizes / 1e3), measured_curve("none", sizes, sizes * 1e-12)
+    cycle = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(2), "vllm")
+    found = step_change(nothing, rising, cycle, Shape(10, 500), Shape(1, 500))
+    token = 1000 / 1000 / 1000  # 1,000 bytes a token are 1 µs
+    assert found.verify_ms == pytest.approx([20 * 12 * token])
+    assert found.draft_ms == pytest.approx([2 * (12 + 4 * 2) * token])
+    assert found.decode_ms == pytest.approx([20 * 2 * token])
+    assert not found.extrapolated.any()
+
+
+def test_outside_either_table_is_flagged():
+    short = curve((14336, 10.0), (43008, 20.0))
+    cycle = Cycle.of(SpecConfig.of(num_draft_tokens=2), Workload(np.array([1, 2])), None)
+    assert step_change(SLOW, short, cycle, Shape(61, 7168)).extrapolated.tolist() == [False, True]
+    assert step_change(SLOW, short, cycle, Shape(61, 7168), Shape(1, 64)).extrapolated.all()  # the draft's are small
+
+
+def test_shapes_are_at_least_one():
+    with pytest.raises(ConfigurationError, match="layers must be at least 1, not 0"):
+        Shape(0, 4096)

@@ -1,0 +1,167 @@
+"""`specsim comm`: the campaign's story, tables, priors, plots, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.test_nccl_tests import NEW
+
+TABLE = ("nccl,implementation,bytes,time_us", "default,,1024,40", "default,,1048576,60", "LL,,1024,10", "LL,,1048576,50",
+         ",one-shot,1024,4", ",one-shot,1048576,100")  # fmt: skip
+MODEL = ("--layers", 10, "--hidden-size", 512)
+
+
+def as_json(result) -> dict:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_campaigns_difference_is_spread_over_its_all_reduces(run_cli):
+    record = as_json(run_cli("comm", "--json"))
+    assert (record["all_reduces"], record["token_bytes"]) == (122, 14336)
+    gained = 1000 / 62.9 - 1000 / 88.8  # 4.637 ms at one token; 28.7 − 21.7 at six
+    per_token = (7.0 - gained) / 5 / 122 * 1000
+    assert record["difference"]["per_token_us"] == pytest.approx(per_token)
+    assert record["difference"]["fixed_us"] == pytest.approx(gained / 122 * 1000 - per_token)
+    default, tuned = record["whole_step"]
+    assert default["at_most_us"] == pytest.approx([1e6 / 62.9 / 122, 28700 / 122])
+    assert tuned["at_most_us"] == pytest.approx([1e6 / 88.8 / 122, 21700 / 122])
+
+
+def test_the_story_says_what_published_hosts_and_the_prior_are_worth(run_cli):
+    out = " ".join(run_cli("comm").stdout.split())
+    for said in ("34 µs each plus 3.9 µs per 14,336-byte token", "38 to 130 µs", "longer than a whole step here",
+                 "PRIOR: NCCL's own latency model", "205 µs", "EXTRAPOLATED", "sglang#34528"):  # fmt: skip
+        assert said in out
+
+
+def test_hosts_are_judged_by_the_bounds_of_whole_steps(run_cli):
+    verdicts = {row["label"]: row["could_be"] for row in as_json(run_cli("comm", "--json"))["elsewhere"]}
+    assert verdicts["NCCL, 8 PCIe GPUs, two sockets"] == "longer than a whole step here"  # 222 µs · 122 > 15.9 ms
+    assert verdicts["NCCL, 4 V100 on a PCIe switch"] == "could be LL-Ring-SYS"  # 22 µs, less than the difference of 38
+    assert verdicts["prior:Ring-Simple"] == "could be default or LL-Ring-SYS"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--link", "pcie", "--ranks", 8, *MODEL)])
+def test_text_and_json_carry_the_same_labels(run_cli, arguments):
+    text, record = run_cli("comm", *arguments).stdout, as_json(run_cli("comm", *arguments, "--json"))
+    flat = " ".join(text.split())
+    for said in (*record["notes"], *record.get("findings", [])):
+        assert " ".join(said.split()) in flat
+
+
+def test_tables_give_changes_by_setting_batch_and_width(run_cli, csv):
+    asked = ("comm", csv(*TABLE), *MODEL, "--batch-size", "1,4", "--num-draft-tokens", "1-2", "--from", "default")
+    record = as_json(run_cli(*asked, "--to", "LL", "--json"))
+    assert [(r["batch_size"], r["num_draft_tokens"], r["message_bytes"]) for r in record["rows"]] == [
+        (1, 1, 1024), (1, 2, 2048), (4, 1, 4096), (4, 2, 8192),
+    ]  # fmt: skip
+    first = record["rows"][0]
+    assert first["verify_change_ms"] == first["decode_change_ms"] == pytest.approx(20 * -30e-3)
+    assert first["to_all_reduce_ms"] == pytest.approx(20 * 10e-3)
+    assert (first["draft_change_ms"], first["extrapolated"]) == (0, False)
+    assert {r["setting"] for r in as_json(run_cli(*asked, "--json"))["rows"]} == {"LL", "one-shot"}
+
+
+def test_the_drafter_counts_where_it_is_split(run_cli, csv):
+    asked = ("comm", csv(*TABLE), *MODEL, "--num-draft-tokens", "2", "--to", "LL", "--draft-layers", 1)
+    record = as_json(run_cli(*asked, "--engine", "sglang", "--json"))
+    row = record["rows"][0]
+    assert record["draft_all_reduces"] == 2
+    assert row["draft_change_ms"] == pytest.approx(2 * (row["to_us"] - row["from_us"]) / 1000)  # the re-extend alone
+    assert row["cycle_change_ms"] == pytest.approx(row["verify_change_ms"] + row["draft_change_ms"])
+
+
+def test_custom_all_reduces_leave_nccl_settings_without_effect_and_other_kernels_with_one(run_cli, csv):
+    asked = ("comm", csv(*TABLE), *MODEL, "--engine", "sglang", "--link", "nvlink", "--ranks", 8)
+    record = as_json(run_cli(*asked, "--json"))
+    changes = {row["setting"]: (row["verify_change_ms"], row["custom_all_reduce"]) for row in record["rows"]}
+    assert changes["LL"] == (0, True)
+    assert changes["one-shot"][0] != 0
+    assert "CUSTOM" in run_cli(*asked).stdout
+    pcie = (*asked[:-3], "pcie", "--ranks", 8)
+    assert "no custom all-reduce that is known" in " ".join(run_cli(*pcie).stdout.split())
+
+
+def test_outside_a_table_is_marked(run_cli, csv):
+    out = run_cli("comm", csv(*TABLE), "--layers", 1, "--hidden-size", 256).stdout
+    assert "512 B ¹" in out
+    assert "EXTRAPOLATED" in out
+
+
+def test_a_table_that_falls_is_told_of(run_cli, csv):
+    path = csv("nccl,bytes,time_us", "a,1024,40", "a,4096,10", "b,1024,5", "b,4096,6")
+    assert "a: the table falls with size" in run_cli("comm", path, *MODEL).stdout
+
+
+def test_tables_of_different_ranks_are_labelled_mixed(run_cli, csv):
+    path = csv("nccl,bytes,time_us,ranks,hardware", "a,1024,8,2,H200", "b,1024,9,4,H200", "b,4096,9,4,")
+    out = " ".join(run_cli("comm", path, *MODEL).stdout.split())
+    assert "MIXED, not like for like: the tables differ in ranks: 2, 4" in out
+    assert "differ in hardware" not in out
+
+
+def test_one_setting_alone_says_that_there_is_nothing_to_compare(run_cli, tmp_path):
+    path = tmp_path / "LL.txt"
+    path.write_text(NEW + "garbage\n", encoding="utf-8")
+    out = " ".join(run_cli("comm", f"mine={path}", *MODEL).stdout.split())
+    assert "compared with itself" in out
+    assert "1 lines are no rows" in out
+    assert "mine" in out
+
+
+@pytest.mark.parametrize("asked", [(), ("--link", "pcie", "--ranks", 8, *MODEL)])
+def test_plots_are_written_and_others_refused(run_cli, tmp_path, asked):
+    for form in ("png", "svg"):
+        path = tmp_path / f"comm.{form}"
+        assert run_cli("comm", *asked, "-o", path).exit_code == 0
+        assert path.stat().st_size > 10_000
+    refused = run_cli("comm", *asked, "-o", tmp_path / "comm.pdf")
+    assert (refused.exit_code, "png or svg" in refused.stderr) == (2, True)
+
+
+def test_the_plot_holds_the_records_changes(run_cli, csv):
+    from specsim.report.comm_plots import comm_figure
+
+    asked = ("comm", csv(*TABLE), *MODEL, "--draft-layers", 1, "--to", "LL", "--json")
+    record = as_json(run_cli(*asked))
+    lines = {line.get_label(): line.get_xydata() for line in comm_figure(record).axes[0].get_lines()}
+    assert lines["LL, batch 1"][:, 0].tolist() == [1, 2, 4, 6, 8]
+    assert lines["LL, batch 1"][:, 1] == pytest.approx([row["verify_change_ms"] for row in record["rows"]])
+    whole = lines["whole cycle, drafter included"]
+    assert whole[:, 1] == pytest.approx([row["cycle_change_ms"] for row in record["rows"]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--layers", 61), "state both"),
+        (("none.csv", *MODEL), "none.csv: cannot be read"),
+        (MODEL, "without a TABLE, --link and --ranks"),
+        (("--link", "pcie", "--ranks", 8, *MODEL, "--from", "LL"), "unknown NCCL setting 'LL'; known here: prior"),
+        (("--link", "pcie", "--ranks", 1, *MODEL), "1 ranks"),
+        (("--link", "pcie", "--ranks", 8, "--layers", 0, "--hidden-size", 8), "layers must be at least 1"),
+        (("--link", "pcie", "--ranks", 8, *MODEL, "--draft-layers", 0), "layers must be at least 1"),
+        (("--link", "pcie", "--ranks", 8, *MODEL, "--batch-size", "0"), "batch_size must be at least 1"),
+        (("--link", "pcie", "--ranks", 8, *MODEL, "--topk", 4), "needs --num-steps"),
+        (("--link", "pcie", "--ranks", 8, *MODEL, "--num-draft-tokens", "x"), "neither a whole number"),
+        (("--from", "x"), "state both"),
+        (("none.csv", *MODEL, "--bus-gb-s", 5), "leave one of them out"),
+    ],
+)
+def test_bad_input_exits_with_2_and_says_what_is_wrong(run_cli, arguments, said):
+    result = run_cli("comm", *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_tables_of_one_label_are_told_apart_by_the_user(run_cli, tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "t.csv").write_text(
+            f"nccl,implementation,bytes,time_us\n{'x' if name == 'a' else ''},{'' if name == 'a' else 'x'},1024,5\n"
+        )
+    out = run_cli("comm", tmp_path / "a" / "t.csv", tmp_path / "b" / "t.csv", *MODEL, "--json")
+    assert {s["label"] for s in as_json(out)["settings"]} == {"x, nccl", "x, x"}
