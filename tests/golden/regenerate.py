@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 COMMANDS = {
     "break_even.txt": ["break-even"],
     "break_even_mixed.txt": ["break-even", "--allow-mixed", "--batch-size", "1"],
+    "evaluate.txt": ["evaluate"],
     "fit.txt": ["fit"],
     "predict.txt": ["predict", "--num-draft-tokens", "4", "--accept-length", "2.1"],
     "predict_tree.txt": [

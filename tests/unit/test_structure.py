@@ -26,7 +26,7 @@ LAYERS = (
     {"acceptance", "cost", "uncertainty"},
     {"runs"},
     {"fitting", "prediction", "grid", "flags"},
-    {"breakeven"},
+    {"breakeven", "evaluation"},
     {"questions", "expected"},
     {"sweep"},
     {"report"},
