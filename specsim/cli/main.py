@@ -16,6 +16,7 @@ _COMMANDS = {
     "accept": "Tell the accept length to expect of a configuration.",
     "sweep": "Find the best steps, topk and draft tokens, and what cannot be told from it.",
     "evaluate": "Hold a model against measured runs: differences, intervals, coverage.",
+    "next-run": "Tell which measurement to make next.",
     "plot": "Draw break-even, cycle and throughput plots.",
 }
 

@@ -14,6 +14,18 @@ COMMANDS = {
     "break_even_mixed.txt": ["break-even", "--allow-mixed", "--batch-size", "1"],
     "evaluate.txt": ["evaluate"],
     "fit.txt": ["fit"],
+    "next_run.txt": ["next-run"],
+    "next_run_tree.txt": [
+        "next-run",
+        "--num-steps",
+        "3",
+        "--topk",
+        "4",
+        "--num-draft-tokens",
+        "16",
+        "--nccl",
+        "default",
+    ],
     "predict.txt": ["predict", "--num-draft-tokens", "4", "--accept-length", "2.1"],
     "predict_tree.txt": [
         "predict",
