@@ -27,15 +27,15 @@ _BESIDE_VERIFY = ("draft_ms", "extend_ms", "other_ms")
 class Comparison:
     """One measured figure of a run beside its prediction, both in the figure's unit [ms or tok/s].
 
-    `interval` is that of a new measurement at quantities.LEVEL: the coefficients' variance and the noise of so
+    `spec` is None for plain decode. `interval` is that of a new measurement at quantities.LEVEL: the coefficients' variance and the noise of so
     many readings, over all readings of an NCCL setting. `extrapolated_in` names what lies outside the measured
     range, `in_fit` says that the model was fitted to this run, `mixed_in` in which fields the two differ.
     """
 
     run: str
     figure: str
+    spec: SpecConfig | None
     batch_size: int
-    num_draft_tokens: int | None
     nccl: str
     measured: float
     predicted: float
@@ -184,7 +184,8 @@ def _why_refused(model: CostModel, run: Run, differing: tuple[str, ...]) -> str:
 def _was_fitted(model: CostModel, run: Run) -> bool:
     """Whether a run of this name, configuration and setting is among those that the model was fitted to."""
     if run.spec is None:
-        return any(run.id in c.runs and c.nccl == run.nccl for c in model.coefficients if c.phase == "decode")
+        fitted = {name for c in model.coefficients if (c.phase, c.nccl) == ("decode", run.nccl) for name in c.runs}
+        return run.id in fitted and run.workload.batch_size in model.setting(run.nccl).decode_batches
     figure = run.figures.get("accept_length")
     here = (run.spec.num_steps, run.spec.topk, run.spec.num_draft_tokens, run.workload.batch_size, run.nccl)
     return any(
@@ -238,7 +239,8 @@ def _expected(model: CostModel, run: Run, name: str) -> _Expected:
     cost = cycle_cost(model, run.spec, run.workload, run.nccl, ())
     beyond = {**model.beyond(cost.cycle, run.nccl), **cost.beyond_context}
     outside = tuple(count for count, mask in beyond.items() if mask.any())
-    if name == "verify_ms":
+    if name == "verify_ms":  # which knows widths, not how deep the drafts were
+        outside = tuple(count for count in outside if count != "num_steps")
         return _Expected(cost.verify.point, tuple(cost.verify.by_name.values()), outside)
     return _Expected(cost.total, tuple(cost.readings.values()), outside)
 
@@ -271,8 +273,8 @@ def _comparison(model: CostModel, run: Run, name: str, expected: _Expected, mixe
     return Comparison(
         run.id,
         name,
+        run.spec,
         int(run.workload.batch_size),
-        int(run.spec.num_draft_tokens) if run.spec is not None else None,
         run.nccl,
         figure.best,
         predicted,

@@ -205,7 +205,7 @@ def _question(space: _Space, case: Case) -> _Question:
             readings += [(float((reading.value + shared.value)[0]), row)] if np.isfinite(reading.value[0]) else []
     plain = space.gradient("decode", cycle, nccl)[0]
     # relative intervals do not depend on a time that nothing tells, so that any number stands for it
-    known = [time for time in (cycle_ms, decode_ms) if np.isfinite(time)]
+    known = [time for time in (cycle_ms, decode_ms) if np.isfinite(time)] or [1.0]
     cycle_ms, decode_ms = (time if np.isfinite(time) else known[0] for time in (cycle_ms, decode_ms))
     reach = quantile(model.noise.residual_dof)
     unseen = f" ({', '.join(model.unmeasured_phases)} were never timed)" if model.lower_bound(nccl) else ""

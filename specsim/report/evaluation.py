@@ -36,13 +36,18 @@ def evaluation_record(model: CostModel, found: Evaluation) -> Record:
 
 def _row(model: CostModel, each: Comparison) -> Record:
     beyond = [_beyond(model, name, each.nccl) for name in each.extrapolated_in]
+    shape = asdict(each.spec) if each.spec is not None else dict.fromkeys(_SHAPE)
     return {
-        **asdict(each),
+        **{name: value for name, value in asdict(each).items() if name != "spec"},
+        **{name: shape[name] for name in _SHAPE},
         "difference_pct": each.difference_pct,
         "inside": each.inside,
         "extrapolated": bool(beyond),
         "extrapolated_in": beyond,
     }
+
+
+_SHAPE = ("num_steps", "topk", "num_draft_tokens")
 
 
 def _beyond(model: CostModel, name: str, nccl: str) -> str:

@@ -46,7 +46,7 @@ def test_throughput_is_compared_at_the_rows_own_accept_length():
 def test_a_bare_target_forward_is_a_row_of_one_token():
     (row,) = evaluate(fit(PAIR).model, [run("bare", 1, 1, verify_ms=23.0)]).compared
     assert row.predicted == pytest.approx(22.5 + 3.1 / 3)
-    assert row.extrapolated_in == ("verify_tokens", "num_steps")
+    assert row.extrapolated_in == ("verify_tokens",)
 
 
 def test_rows_that_were_fitted_are_told_from_those_held_out():
@@ -150,6 +150,21 @@ def test_intervals_hold_nine_of_ten_new_measurements():
         found += evaluate(model, fresh).held_out
     assert len(found) == 500
     assert 0.87 <= np.mean([c.inside for c in found]) <= 0.93
+
+
+def test_intervals_hold_where_few_runs_tell_the_noise():
+    """500 fits to five runs (3 degrees of freedom), one new measurement each: Student's t carries it."""
+    truth, draw, inside = Truth(), lognormal(11, 0.02), []
+    for _ in range(500):
+        model = fit([run(f"{n}", 1, n, verify_ms=truth.verify(1, n) * draw()) for n in (2, 4, 6, 8, 10)]).model
+        inside.append(evaluate(model, [run("new", 1, 7, verify_ms=truth.verify(1, 7) * draw())]).compared[0].inside)
+    assert 0.87 <= np.mean(inside) <= 0.93
+
+
+def test_a_name_that_was_fitted_does_not_make_another_run_fitted():
+    model = fit([*PAIR, run("p", 1, None, decode_ms=15.0), run("p4", 4, None, decode_ms=16.0)]).model
+    others = [run("p", 2, None, decode_ms=15.3), run("6", 1, 6, accept_length=2.0, verify_ms=28.7)]
+    assert [c.in_fit for c in evaluate(model, others).compared] == [False, False]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
