@@ -25,7 +25,7 @@ def commands(spec: SpecConfig | None, batch_size: int, engine: str | None, envir
     """Server commands that make a run of `spec` (None: plain decode) at a batch size, under an NCCL environment.
 
     For the stated engine where its commands are known, else for each that is; YOUR_FLAGS stands for model, drafter
-    and everything that the other runs were started with. Empty where no known engine can run the configuration.
+    and everything else that the other runs were started with (vLLM's drafter, YOUR_DRAFTER, stands in its configuration). Empty where no known engine can run the configuration.
     """
     known = (engine or "").lower()
     wanted = [known] if known in _SERVERS else list(_SERVERS)
@@ -57,10 +57,12 @@ def _forced_sglang(flags: str, spec: SpecConfig) -> tuple[str, str]:
 
 
 def _forced_vllm(flags: str, spec: SpecConfig) -> tuple[str, str]:
-    """The speculative configuration forces the length, as its last two fields."""
-    forced = f'"rejection_sample_method": "synthetic", "synthetic_acceptance_length": {FORCED_LENGTH:.1f}'
+    """The speculative configuration forces the length, and names the drafter, in its last fields."""
+    drafter = "" if spec.method in _OWN_DRAFTS else '"model": "YOUR_DRAFTER", '
+    forced = f'{drafter}"rejection_sample_method": "synthetic", "synthetic_acceptance_length": {FORCED_LENGTH:.1f}'
     return "", f"{flags.removesuffix(_END)}, {forced}{_END}"
 
 
+_OWN_DRAFTS = ("mtp", "nextn", "ngram", "suffix")  # drafts come from the target or from text
 _END = "}'"
 _FORCED = {"sglang": _forced_sglang, "vllm": _forced_vllm}

@@ -173,7 +173,7 @@ def test_commands_force_one_token_a_cycle():
     (vllm,) = commands(chain, 2, "vllm", {})
     given = json.loads(vllm.split("'")[1])
     assert given == {
-        "method": "eagle3", "num_speculative_tokens": 3,
+        "method": "eagle3", "num_speculative_tokens": 3, "model": "YOUR_DRAFTER",
         "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 1.0,
     }  # fmt: skip
     assert len(commands(chain, 1, None, {})) == 2
