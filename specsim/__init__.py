@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from specsim.breakeven import BreakEven, break_even
     from specsim.cost.model import CostModel
     from specsim.errors import SpecsimError
+    from specsim.evaluation import Evaluation, evaluate
     from specsim.fitting import Fit, fit
     from specsim.prediction import Prediction, predict
     from specsim.quantities import Setup, SpecConfig, Workload
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BreakEven": "specsim.breakeven",
     "CostModel": "specsim.cost.model",
+    "Evaluation": "specsim.evaluation",
     "Fit": "specsim.fitting",
     "Prediction": "specsim.prediction",
     "Run": "specsim.runs.run",
@@ -25,6 +27,7 @@ _HOMES = {
     "Workload": "specsim.quantities",
     "break_even": "specsim.breakeven",
     "chain_accept_length": "specsim.acceptance",
+    "evaluate": "specsim.evaluation",
     "fit": "specsim.fitting",
     "load_campaign": "specsim.runs.files",
     "load_runs": "specsim.runs.files",
@@ -35,6 +38,7 @@ _HOMES = {
 __all__ = [
     "BreakEven",
     "CostModel",
+    "Evaluation",
     "Fit",
     "Prediction",
     "Run",
@@ -44,6 +48,7 @@ __all__ = [
     "Workload",
     "break_even",
     "chain_accept_length",
+    "evaluate",
     "fit",
     "load_campaign",
     "load_runs",

@@ -84,7 +84,12 @@ _MOST_VALUES = 1_000_000
 
 def case_options(command: Command) -> Command:
     """What is asked about; whatever is left out is taken from the measured runs."""
-    return _case_options(_ACCEPT_LENGTH(command), {"type": int})
+    return configuration_options(_ACCEPT_LENGTH(command))
+
+
+def configuration_options(command: Command) -> Command:
+    """What is asked about, but for the accept length."""
+    return _case_options(command, {"type": int})
 
 
 def counted_case_options(command: Command) -> Command:

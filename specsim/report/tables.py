@@ -25,7 +25,18 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 WIDTH = 100
-_TEXT_COLUMNS = {"NCCL", "coefficient", "from runs", "verdict", "setting", "baseline", "run", "phases"}
+_TEXT_COLUMNS = {
+    "NCCL",
+    "coefficient",
+    "from runs",
+    "verdict",
+    "setting",
+    "baseline",
+    "run",
+    "phases",
+    "figure",
+    "figures",
+}
 
 
 def labels(record: Record) -> str:

@@ -26,9 +26,9 @@ LAYERS = (
     {"acceptance", "cost", "uncertainty"},
     {"runs"},
     {"fitting", "prediction", "grid", "flags"},
-    {"breakeven"},
+    {"breakeven", "evaluation", "recipes"},
     {"questions", "expected"},
-    {"sweep"},
+    {"sweep", "next_run"},
     {"report"},
     {"cli"},
 )

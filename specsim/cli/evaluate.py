@@ -1,0 +1,39 @@
+"""`specsim evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from specsim.cli.options import example, fit_options, fitted_from, json_option, read_runs, runs_argument, show
+from specsim.cost.model import CostModel
+from specsim.evaluation import evaluate
+from specsim.report.evaluation import evaluation_record, evaluation_text
+
+
+@click.command("evaluate", epilog=example("specsim evaluate runs.csv"))
+@runs_argument
+@click.option(
+    "--model", "model_path", type=click.Path(path_type=Path),
+    help="A model from 'specsim fit -o'.  [default: fitted to RUNS, so that nothing is held out]",
+)  # fmt: skip
+@fit_options
+@json_option
+def command(
+    runs: tuple[Path, ...], model_path: Path | None, noise: float | None, allow_mixed: bool, as_json: bool
+) -> None:
+    """Hold a model's predictions against the measurements of RUNS.
+
+    Per figure and in sum: difference, whether the measurement lies in the interval of a new measurement, and what
+    could not be compared, with the reason. A bare target forward is a run with verify_ms and num_steps 0.
+    """
+    measured = read_runs(runs)
+    if model_path is None:
+        model = fitted_from(measured, noise, allow_mixed).model
+    elif noise is not None:
+        raise click.UsageError("a model has its noise in it: give --model or --noise, not both")
+    else:
+        model = CostModel.load(model_path)
+    record = evaluation_record(model, evaluate(model, measured, allow_mixed=allow_mixed))
+    show(record, lambda: evaluation_text(record), as_json)
