@@ -73,10 +73,14 @@ def mixed_length(parts: Iterable[Part], spec: SpecConfig) -> Expected:
     parts = tuple(parts)
     each = [_expected(part.fitted, spec) for part in parts]
     width = quantile(0)
-    errors = np.array([(one.interval[1] - one.interval[0]) / 2 / width for one in each])
     lengths, weights = np.array([one.accept_length for one in each]), np.array([part.weight for part in parts])
-    length, error = (float(value) for value in mixed_accept_length(lengths, errors, weights))
-    low, high = max(length - width * error, 1.0), min(length + width * error, float(spec.max_accept_length))
+    alike = any(part.fitted.not_identified for part in parts)  # then the parts err together, on the same prior
+    ends = []
+    for side in (0, 1):
+        errors = np.array([abs(one.interval[side] - one.accept_length) / width for one in each])
+        length, error = (float(value) for value in mixed_accept_length(lengths, errors, weights, together=alike))
+        ends.append(length + (-width, width)[side] * error)
+    low, high = max(ends[0], 1.0), min(ends[1], float(spec.max_accept_length))
     return Expected(spec, length, (low, high), any(one.extrapolated for one in each), False, None)
 
 
@@ -88,15 +92,28 @@ def _expected(fitted: AcceptanceFit, spec: SpecConfig) -> Expected:
     if by_survival is not None:
         return Expected(spec, *by_survival, False, True, by_survival[0])
     length, low, high = (float(value) for value in fitted.predict(*config))
-    return Expected(spec, length, (low, high), bool(fitted.is_extrapolated(*config[:2])), False, measured)
+    floor = _counted_so_far(seen, config)
+    length, low, high = (max(value, floor) for value in (length, low, high))
+    return Expected(spec, length, (low, high), bool(fitted.is_extrapolated(*config)), False, measured)
+
+
+def _counted_so_far(seen: list[Observation], config: tuple[int, int, int]) -> float:
+    """The least that counted survival of a chain's shallower drafts leaves possible, at the low end of its sampling."""
+    steps, topk, width = config
+    shallower = [
+        (o.num_steps, 1, o.num_steps + 1) for o in seen if o.topk == 1 and o.num_steps <= min(steps, width - 1)
+    ]
+    told = [found for chain in shallower if topk == 1 and (found := _from_survival(seen, chain)) is not None]
+    return max((low for _, (low, _) in told), default=1.0)
 
 
 def _measured_length(seen: list[Observation], config: tuple[int, int, int]) -> float | None:
-    """Mean of the lengths that were measured at exactly this configuration."""
+    """Mean of the lengths that were measured at exactly this configuration, by survival where it was counted whole."""
+    here = [o for o in seen if (o.num_steps, o.topk, o.num_draft_tokens) == config]
     found = [
-        o.accept_length
-        for o in seen
-        if isinstance(o, LengthObservation) and (o.num_steps, o.topk, o.num_draft_tokens) == config
+        o.accept_length if isinstance(o, LengthObservation) else 1 + sum(o.survival)
+        for o in here
+        if isinstance(o, LengthObservation) or len(o.survival) == o.num_steps
     ]
     return float(np.mean(found)) if found else None
 
@@ -126,8 +143,8 @@ def _measured_specs(fitted: AcceptanceFit) -> list[SpecConfig]:
 def _with_target(one: Expected, law: TreeLaw, target: float | None) -> Expected:
     if target is None:
         return one
-    if target < 1:
-        raise ConfigurationError(f"a target accept length is at least 1 (bonus included), not {target:g}")
+    if not 1 <= target < np.inf:
+        raise ConfigurationError(f"a target accept length is a number of at least 1 (bonus included), not {target:g}")
     chain = one.spec.topk == 1
     constant = float(required_accept_rate(target, int(one.spec.num_steps))) if chain else float("nan")
     return replace(

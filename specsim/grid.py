@@ -289,6 +289,8 @@ def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, 
         low, high = _ends(plan, span, rest, [r.at(width) for r in readings], decode, spread)
         np.add(point[width][:, None], rest, out=block.cycle_ms)
         _fill_margin(plan, span, (low, high), decode, block)
+        if plan.model.lower_bound(plan.settings[index]):  # the cycle may be longer: a margin has no lower end
+            block.margin_low[...] = np.where(np.isnan(block.margin_low), np.nan, -np.inf)
         np.logical_or(outside[width][:, None], plan.beyond[span], out=block.extrapolated)
     return _columns(plan, cells, spread, readings, batch, decode), verify.open_because
 

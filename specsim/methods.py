@@ -61,6 +61,8 @@ CYCLE_SHAPES = {
     ("lookup", ""): CycleShape(width_forwards=0, loop_offset=None),
 }
 ENGINES = ("sglang", "vllm", "tensorrt-llm", "llama.cpp")
+CHAIN_ENGINES = ("vllm", "llama.cpp")
+"""Engines that draft chains only (vLLM 0.33, llama.cpp's server)."""
 PLAIN_METHODS = ("", "none")
 
 

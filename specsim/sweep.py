@@ -16,14 +16,22 @@ from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel, MeasuredConfiguration
 from specsim.cost.terms import Cycle, plain_cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
-from specsim.fitting.acceptance import PRIOR_MEDIAN, AcceptanceFit, LengthObservation, fit_acceptance
+from specsim.fitting.acceptance import (
+    PRIOR_MEDIAN,
+    AcceptanceFit,
+    LengthObservation,
+    Observation,
+    SurvivalObservation,
+    fit_acceptance,
+)
 from specsim.grid import Cells, Chunk, Columns, IntArray, Part, Plan, evaluate, verify_readings
-from specsim.methods import method_named
+from specsim.methods import CHAIN_ENGINES, method_named
 from specsim.quantities import BoolArray, FloatArray, Floats, SpecConfig, Workload, is_legal
 from specsim.questions import Unanswered
 from specsim.uncertainty import quantile
 
 _ROUNDING = 1e-9
+_MOST_COMBINATIONS = 1_000_000  # of one batch size and setting: what 1 GiB holds, and more than any engine's range
 _CHUNK_CELLS = 1 << 19  # about 50 MB of arrays: small beside 1 GiB, large beside what a call costs
 
 
@@ -44,13 +52,22 @@ def law_from(model: CostModel) -> AcceptanceFit:
     """
     stepped = method_named(drafting_method(model)).steps_bound_length
     seen = [
-        LengthObservation(*_drafted(m), m.accept_length, standard_error=m.accept_length_error)
+        observation
         for m in model.measured
-        if m.accept_length is not None and min(_drafted(m)) > 0 and method_named(m.method).steps_bound_length == stepped
+        if min(_drafted(m)) > 0 and method_named(m.method).steps_bound_length == stepped
+        for observation in _observed(m)
     ]
     if not seen:
         raise NotIdentifiedError("no run among these has an accept length: state the accept rate (--accept-rate)")
     return fit_acceptance(seen)
+
+
+def _observed(m: MeasuredConfiguration) -> Iterator[Observation]:
+    """What a measured configuration says of acceptance: by position where it can, else its length."""
+    if m.survival:
+        yield SurvivalObservation(*_drafted(m), m.survival, m.cycles)
+    elif m.accept_length is not None:
+        yield LengthObservation(*_drafted(m), m.accept_length, m.cycles, m.accept_length_error)
 
 
 def _drafted(spec: SpecConfig | MeasuredConfiguration) -> tuple[Any, Any, Any]:
@@ -101,10 +118,12 @@ class Axes:
     ) -> Axes:
         """What is stated, completed: steps 1 to 8, topk 1, 2, 4, draft tokens 2 to 32, what was run for the rest.
 
-        A method whose steps are dummies has one pair of steps and topk, as it was run.
+        An engine that drafts chains only has topk 1. A method whose steps are dummies has one pair of steps and topk, as it was run.
         """
         measured = {m.batch_size for m in model.measured} or {1}
         steps, branches = list(range(1, 9)), [1, 2, 4]
+        if (model.setup.engine or "").lower() in CHAIN_ENGINES:
+            branches = [1]
         if not method_named(drafting_method(model)).steps_bound_length:
             steps, branches = [model.measured[0].num_steps], [model.measured[0].topk]
         return cls(
@@ -384,9 +403,17 @@ def _configurations(axes: Axes, method: str, present: SpecConfig | None) -> tupl
     """The legal configurations by ascending width, how many combinations are not, and where the present one is."""
     if not method_named(method).steps_bound_length and len(axes.num_steps) * len(axes.topk) > 1:
         raise ConfigurationError(f"num_steps and topk of {method} are dummies: sweep num_draft_tokens, and one of each")
+    combinations = len(axes.num_steps) * len(axes.topk) * len(axes.num_draft_tokens)
+    if combinations > _MOST_COMBINATIONS:
+        raise ConfigurationError(
+            f"{combinations:,} combinations of steps, topk and draft tokens in one sweep: at most"
+            f" {_MOST_COMBINATIONS:,}; narrow an axis, or sweep it in parts"
+        )
     grid = np.meshgrid(axes.num_steps, axes.topk, axes.num_draft_tokens, indexing="ij")
     steps, topk, width = (np.ravel(axis) for axis in grid)
     keep = is_legal(steps, topk, width, method)
+    if min(axes.topk) < max(axes.topk):
+        keep &= (steps > 0) | (topk == min(axes.topk))  # without drafts every topk is the same cycle
     rows = np.stack([width, steps, topk], axis=1)[keep]
     mine = None
     if present is not None:
@@ -452,7 +479,8 @@ def _best_of_all(plan: Plan, columns: Columns) -> tuple[tuple[int, int] | None, 
     """The batch size and setting whose best cell gains most over plain decode, and those that cannot be told from it.
 
     Every setting is held against the fastest baseline at that batch size, its own or another's: what somebody who
-    may choose the setting would run instead. A speed-up over its own baseline would favour a slow setting.
+    may choose the setting would run instead. A speed-up over its own baseline would favour a slow setting, and one
+    without a baseline of its own, which might be the fastest, takes no part.
     """
     shape = columns.best.shape
     plain = _fastest(plan.decode)
@@ -489,6 +517,8 @@ def _log_gains(plan: Plan, best: IntArray, index: int, decode: Estimate) -> tupl
     table = Cycle(plan.batch_size, one, one, width, one, one)
     verify = verify_readings(plan.model, table, plan.settings[index])
     length = np.where(best < 0, np.nan, plan.accept_length[best])
+
+    length = np.where(np.isnan(plan.decode[index].value), np.nan, length)  # no baseline of its own, no gain to tell
 
     def speedup(verified: Estimate) -> Estimate:
         cycle = plan.cycle_estimate(verified, plan.batch_size, best)

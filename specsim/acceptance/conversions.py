@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from specsim.errors import ConfigurationError, Fault, InputError, NotIdentifiedError
+from specsim.methods import method_named
 from specsim.quantities import FloatArray, Floats, SpecConfig
 
 # -- ratios --------------------------------------------------------------------------------------------------------
@@ -333,6 +334,12 @@ class RateMeaning:
 
     def _budget(self, spec: SpecConfig) -> FloatArray:
         steps, width = np.asarray(spec.num_steps), np.asarray(spec.num_draft_tokens)
+        method = method_named(spec.method)
+        if method.family == "lookup" or (self.per_step and not method.steps_bound_length):
+            raise NotIdentifiedError(
+                f"as {self.engine} {self.first} counts it, an accept rate of a {spec.method} drafter tells no length: its"
+                " steps are dummies, or what it drafts varies by cycle; give the accept length, or counts"
+            )
         if (width < 2).any():
             raise ConfigurationError("an accept rate needs a cycle with drafts: num_draft_tokens ≥ 2, root included")
         return np.asarray(self.per_step * steps + self.per_token * width + self.plus, dtype=float)

@@ -21,6 +21,7 @@ from specsim.errors import ConfigurationError
 from specsim.quantities import BoolArray, FloatArray, Floats, Ints, SpecConfig
 
 Counts = NDArray[np.int64]
+_WIDEST = 65_536
 
 
 class AcceptanceLaw(ABC):
@@ -42,6 +43,8 @@ class AcceptanceLaw(ABC):
         look-up per element.
         """
         SpecConfig(num_steps, topk, num_draft_tokens)
+        if np.max(num_draft_tokens, initial=0) > _WIDEST or np.max(num_steps, initial=0) > _WIDEST:
+            raise ConfigurationError(f"no engine drafts or verifies more than {_WIDEST:,} tokens a cycle")
         config = (np.asarray(part, dtype=np.int64) for part in (num_steps, topk, num_draft_tokens))
         return _as_given(self._lengths(*np.broadcast_arrays(*config)))
 
@@ -158,7 +161,7 @@ class TreeLaw(AcceptanceLaw):
         One configuration; raises ConfigurationError on an illegal one.
         """
         SpecConfig(num_steps, topk, num_draft_tokens)
-        levels = self._engine_levels(num_steps, topk)
+        levels = self._engine_levels(num_steps, topk, num_draft_tokens)
         depth = np.repeat(np.arange(num_steps), [level.size for level in levels])
         worth = np.concatenate([np.empty(0), *levels])
         chosen = np.argsort(-worth, kind="stable")[: num_draft_tokens - 1]  # of equals, the shallower: parents first
@@ -180,7 +183,7 @@ class TreeLaw(AcceptanceLaw):
 
     def _lengths(self, steps: Counts, topk: Counts, width: Counts) -> FloatArray:
         """One table of lengths by width per distinct (num_steps, topk), laid end to end, then one look-up each."""
-        radix = int(topk.max(initial=0)) + 1
+        radix, widest = int(topk.max(initial=0)) + 1, int(width.max(initial=1))
         key = steps * radix + topk
         start = np.zeros(int(key.max(initial=0)) + 1, dtype=np.int64)
         start[key] = 1
@@ -189,23 +192,26 @@ class TreeLaw(AcceptanceLaw):
         for code in np.flatnonzero(start)[::-1]:  # deepest first: its levels serve the shallower trees of that topk
             depth, branches = divmod(int(code), radix)
             if branches not in levels:
-                levels[branches] = self._engine_levels(depth, branches)
+                levels[branches] = self._engine_levels(depth, branches, widest)
             pool = levels[branches][:depth]
-            tables.append(_lengths_by_width(pool, 1 + sum(map(len, pool))))
+            tables.append(_lengths_by_width(pool, widest))
             start[code] = size
             size += tables[-1].size
         return np.asarray(np.concatenate(tables)[start[key] + (width - 1)])
 
-    def _engine_levels(self, num_steps: int, topk: int) -> list[FloatArray]:
+    def _engine_levels(self, num_steps: int, topk: int, widest: int) -> list[FloatArray]:
         """Survival of the candidates that an EAGLE-2 style engine scores, by depth: topk, then topk² a level.
 
         Of each level's candidates the topk most probable get children. Which of equals is kept does not matter:
-        a child's worth depends on its parent's worth, its depth and its rank only.
+        a child's worth depends on its parent's worth, its depth and its rank only. Of a level no more than the
+        `widest` − 1 best can be verified, nor a child of any other, so the rest is not drawn.
         """
+        most = max(min(topk, widest - 1), 1)
         kept, levels = np.ones(1), []
-        for rates in self.rank_acceptance(num_steps, topk):
-            levels.append(np.outer(kept, rates).ravel())
-            kept = np.sort(levels[-1])[: -topk - 1 : -1]
+        for rates in self.rank_acceptance(num_steps, most):
+            level = np.sort(np.outer(kept, rates).ravel())[::-1]
+            levels.append(level[: max(widest - 1, 1)])
+            kept = level[:most]
         return levels
 
     def _best_levels(self, num_steps: int, nodes: int) -> list[FloatArray]:

@@ -15,6 +15,7 @@ from specsim.fitting.scaling import fit_scaling
 from specsim.quantities import SpecConfig
 from specsim.questions import Asked, break_evens
 from specsim.report.accept import (
+    Target,
     accept_record,
     accept_text,
     mix_record,
@@ -57,6 +58,7 @@ def command(
     """
     asked = (num_steps, topk, num_draft_tokens)
     spec = None if asked == (None, None, None) else _spec(*asked)
+    _refuse_unused(samples, mix, spec, target_length)
     if samples is not None:
         _tell_scaling(read_runs(runs), _number_of(samples), as_json)
     elif mix:
@@ -69,6 +71,16 @@ def command(
         part = fitted_part(", ".join(map(str, runs)) or "the bundled campaign", read_runs(runs))
         record = accept_record(part, expected_lengths(part, None if spec is None else [spec], target_length))
         show(record, lambda: accept_text(record), as_json)
+
+
+def _refuse_unused(samples: str | None, mix: tuple[str, ...], spec: SpecConfig | None, target: float | None) -> None:
+    """An option that the question has no use for is a slip, and is not passed over."""
+    if samples is not None and (mix or spec is not None or target is not None):
+        raise click.UsageError(
+            "--samples is a question of its own: it takes no configuration, --target-length or --mix"
+        )
+    if mix and target is not None:
+        raise click.UsageError("--target-length asks of one law: leave out --mix")
 
 
 def _number_of(samples: str) -> float | None:
@@ -107,7 +119,7 @@ def _tell_scaling(runs: RunSet, samples: float | None, as_json: bool) -> None:
     show(record, lambda: scaling_text(record), as_json)
 
 
-def _break_even_targets(runs: RunSet) -> dict[str, float]:
+def _break_even_targets(runs: RunSet) -> dict[str, Target]:
     """The break-even lengths that the same runs give; none where they time nothing."""
     try:
         model = fit(runs).model

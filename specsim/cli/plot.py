@@ -106,19 +106,30 @@ def _plots(
 def _maps(
     model: Any, kinds: tuple[str, ...], accept_rate: float | None, allow_mixed: bool, options: dict[str, Any]
 ) -> tuple[Drawings, list[str]]:
-    """The maps of one sweep."""
+    """The maps, a sweep each: one of trees and chains, one of chains."""
     from specsim.report.maps import drawings, map_notes
     from specsim.sweep import Axes, assumed_law, law_from, sweep
 
     options["nccl"] = options["nccl"] and (options["nccl"],)
-    complete: Callable[..., Axes] = Axes.completed
-    if kinds != ("map",):
-        complete = Axes.chains
-        if options.pop("topk") or options.pop("num_draft_tokens"):
-            raise click.UsageError("break-even-map is of chains: topk is 1, and draft tokens follow from --num-steps")
     law = law_from(model) if accept_rate is None else assumed_law(accept_rate)
-    found = sweep(model, law, complete(model, **options), allow_mixed=allow_mixed, progress=Progress("sweep"))
-    return list(drawings(model, found, kinds)), list(map_notes(model, found))
+    drawn: Drawings = []
+    notes: list[str] = []
+    for kind in kinds:
+        axes = Axes.completed(model, **options) if kind == "map" else _chain_axes(model, kinds, options)
+        found = sweep(model, law, axes, allow_mixed=allow_mixed, progress=Progress("sweep"))
+        drawn += drawings(model, found, (kind,))
+        notes += map_notes(model, found)
+    return drawn, list(dict.fromkeys(notes))
+
+
+def _chain_axes(model: Any, kinds: tuple[str, ...], options: dict[str, Any]) -> Any:
+    """The chains of a question, for the map of what they need."""
+    from specsim.sweep import Axes
+
+    own = {name: values for name, values in options.items() if name not in ("topk", "num_draft_tokens")}
+    if kinds == ("break-even-map",) and (options["topk"] or options["num_draft_tokens"]):
+        raise click.UsageError("break-even-map is of chains: topk is 1, and draft tokens follow from --num-steps")
+    return Axes.chains(model, **own)
 
 
 def _draw(drawn: Drawings, output: Path) -> list[Path]:

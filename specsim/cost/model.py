@@ -65,7 +65,10 @@ class NcclSetting:
 
 @dataclass(frozen=True)
 class MeasuredConfiguration:
-    """A speculative configuration that was run, with the accept length seen there, if any, and its standard error."""
+    """A speculative configuration that was run, and the accept length seen there, if any.
+
+    With it its standard error, the cycles behind it, and its survival by position, as far as the run states them.
+    """
 
     num_steps: int
     topk: int
@@ -75,6 +78,8 @@ class MeasuredConfiguration:
     nccl: str
     accept_length: float | None
     accept_length_error: float | None
+    cycles: int | None
+    survival: tuple[float, ...]
     runs: tuple[str, ...]
 
 

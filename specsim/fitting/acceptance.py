@@ -219,7 +219,7 @@ class AcceptanceFit:
             up += np.square(np.maximum(np.maximum(*moves), 0.0))
             shared.append(np.log(above / below) / 2)
         low, high = (1 + num_steps * _expit(score + reach) for reach in (-np.sqrt(down), np.sqrt(up)))
-        beyond = np.asarray(self.is_extrapolated(num_steps, topk))
+        beyond = np.asarray(self.is_extrapolated(num_steps, topk, num_draft_tokens))
         return Lengths(length, low, high, np.stack(shared, axis=1), own, beyond)
 
     def _moved(self, config: tuple[IntArray, ...]) -> Iterator[tuple[FloatArray, FloatArray]]:
@@ -229,28 +229,38 @@ class AcceptanceFit:
             below, above = (_law(_parameters(self.law) + side * step).accept_length(*config) for side in (-1, 1))
             yield np.asarray(below), np.asarray(above)
 
-    def is_extrapolated(self, num_steps: Ints, topk: Ints) -> bool | BoolArray:
-        """Whether a configuration is deeper, or has more branches, than any that was fitted; arguments broadcast."""
+    def is_extrapolated(self, num_steps: Ints, topk: Ints, num_draft_tokens: Ints) -> bool | BoolArray:
+        """Whether a configuration lies outside those fitted, in depth, branches or draft tokens; arguments broadcast."""
         seen = [residual.observation for residual in self.residuals]
-        beyond = np.asarray(num_steps) > max(o.num_steps for o in seen)
-        beyond = beyond | (np.asarray(topk) > max(o.topk for o in seen))
+        beyond: BoolArray = np.zeros((), dtype=bool)
+        for name, asked in (("num_steps", num_steps), ("topk", topk), ("num_draft_tokens", num_draft_tokens)):
+            measured = [getattr(o, name) for o in seen]
+            beyond = beyond | (np.asarray(asked) < min(measured)) | (np.asarray(asked) > max(measured))
         return bool(beyond) if beyond.ndim == 0 else np.asarray(beyond)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence for each parameter that is not identified: what stands in, and which run would tell."""
-        return tuple(
+        """A sentence for each parameter that is not identified, with the run that would tell, and one for a misfit."""
+        open_ = tuple(
             f"{name} is not identified: {getattr(self.law, name):.2f} ({low:.2f} to {high:.2f}) is mostly the default"
             f" prior; {_TELLS[name]} would tell"
             for name, (low, high) in self.intervals.items()
             if name in self.not_identified
         )
+        if self.misfit < _WORTH_A_WORD:
+            return open_
+        return (
+            *open_,
+            f"the measured lengths lie {self.misfit:.1f} times as far from the law as assumed: is it one drafter"
+            " and one kind of work?",
+        )
 
 
+_WORTH_A_WORD = 1.5
 _TELLS = {
     "rate": "a chain of one step",
-    "decay": "a run at another num_steps, or rates by position,",
-    "rank_exponent": "a run with topk above 1",
+    "decay": "more cycles, or runs at further num_steps,",
+    "rank_exponent": "runs with topk above 1",
 }
 
 

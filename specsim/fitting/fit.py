@@ -229,6 +229,8 @@ def _measured_configuration(run: Run) -> MeasuredConfiguration:
         run.nccl,
         length.best if length else None,
         run.accept_length_error,
+        run.cycles,
+        tuple(run.counts.survival.tolist()) if run.counts and run.counts.at_least else run.survival,
         (run.id,),
     )
 

@@ -32,12 +32,26 @@ def acceptance_observations(runs: Iterable[Run]) -> tuple[tuple[Observation, ...
 
 
 def scaling_points(runs: RunSet) -> tuple[ScalingPoint, ...]:
-    """Accept lengths by training samples: the file's data_scaling, and runs that state training_samples."""
+    """Accept lengths by training samples: the file's data_scaling, and runs that state training_samples.
+
+    Raises MixedSetupError where those runs are of several models or configurations, which share no line.
+    """
     listed = tuple(ScalingPoint(samples, f.best, f.error, note) for samples, f, note in runs.data_scaling)
+    trained = [run for run in runs.runs if run.training_samples is not None and not run.excluded]
+    for name, found in (
+        ("model", {run.setup.model for run in trained}),
+        ("configuration", {run.spec for run in trained}),
+    ):
+        if len(found - {None}) > 1:
+            raise MixedSetupError(
+                f"accept lengths after training of several {name}s share no line; keep one, or say in 'exclude' why the"
+                " others are left out",
+                (name,),
+            )
     stated = tuple(
         ScalingPoint(run.training_samples, figure.best, run.accept_length_error, run.note or run.id)
-        for run in runs.runs
-        if run.training_samples is not None and (figure := run.figures.get("accept_length")) and not run.excluded
+        for run in trained
+        if run.training_samples is not None and (figure := run.figures.get("accept_length"))
     )
     return listed + stated
 
@@ -67,18 +81,20 @@ def _observation(run: Run) -> Iterator[Observation]:
     assert run.spec is not None
     spec = run.spec
     if not method_named(spec.method).steps_bound_length:
-        raise ConfigurationError(f"a {spec.method} drafter has no steps for a law by depth")
+        raise ConfigurationError(
+            f"a {spec.method} drafter has no steps for a law by depth (specsim sweep takes it as a chain)"
+        )
     config = (int(spec.num_steps), int(spec.topk), int(spec.num_draft_tokens))
     if run.counts is not None and run.counts.at_least is not None:
         yield SurvivalObservation.of(run.counts, *config)
     elif run.survival:
-        yield SurvivalObservation(*config, run.survival, run.counts.cycles if run.counts else None)
+        yield SurvivalObservation(*config, run.survival, run.cycles)
     elif run.counts is not None:
         yield LengthObservation.of(run.counts, *config)
     elif (figure := run.figures.get("accept_length")) is not None:
-        yield LengthObservation(*config, figure.best, standard_error=run.accept_length_error)
+        yield LengthObservation(*config, figure.best, run.cycles, run.accept_length_error)
     else:
-        yield LengthObservation(*config, _length_from_rate(run, spec))
+        yield LengthObservation(*config, _length_from_rate(run, spec), run.cycles)
 
 
 def _length_from_rate(run: Run, spec: SpecConfig) -> float:

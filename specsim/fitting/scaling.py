@@ -49,14 +49,14 @@ class ScalingFit:
     @property
     def error_assumed(self) -> bool:
         """Whether a point came without an error of its own."""
-        return any(point.error is None for point in self.points)
+        return any(not point.error for point in self.points)
 
     def accept_length(self, samples: float) -> tuple[float, float, float]:
         """Expected accept length after so many samples: value, low and high end (eq. 25, 11)."""
         row = np.array([1.0, np.log10(samples)])
         value = float(row @ np.array(self.coefficients))
         reach = quantile(self.residual_dof) * float(np.sqrt(row @ np.array(self.covariance) @ row))
-        return value, max(value - reach, 1.0), value + reach
+        return max(value, 1.0), max(value - reach, 1.0), max(value + reach, 1.0)
 
     def samples_needed(self, accept_length: float) -> tuple[float, float, float]:
         """Samples at which the line reaches a length, with Fieller's range; an end that is open is 0 or inf."""
@@ -81,7 +81,7 @@ def fit_scaling(points: Iterable[ScalingPoint]) -> ScalingFit:
         raise NotIdentifiedError(
             "accept length against training samples needs two or more points at different sample counts"
         )
-    errors = np.array([ASSUMED_LENGTH_ERROR if p.error is None else p.error for p in points])
+    errors = np.array([p.error or ASSUMED_LENGTH_ERROR for p in points])  # equal repeats are not free of error
     rows = np.column_stack([np.ones(len(points)), np.log10([p.samples for p in points])]) / errors[:, None]
     target = np.array([p.accept_length for p in points]) / errors
     inverse = np.linalg.pinv(rows)

@@ -27,6 +27,7 @@ def mix_record(parts: Iterable[Part], mixed: Expected) -> Record:
     share = sum(part.weight for part in parts)
     return {
         **_row(mixed),
+        "law": {"name": "mix", "parts": [law_record(part.fitted)["law"] for part in parts]},
         "parts": [{"name": p.name, "token_share": p.weight / share, **law_record(p.fitted)} for p in parts],
         "not_identified": sorted({name for part in parts for name in part.fitted.not_identified}),
         "interval_level": LEVEL,
@@ -44,6 +45,7 @@ def _row(row: Expected) -> Record:
         "extrapolated": row.extrapolated,
         "measured_survival": row.measured_survival,
         "measured": row.measured,
+        "most_possible": row.spec.max_accept_length,
         "target_length": row.target_length,
         "required_accept_rate": row.required_accept_rate,
         "required_first_rate": row.required_first_rate,
@@ -103,13 +105,20 @@ def _labels(record: Record) -> Iterator[str]:
             yield wrapped(f"* EXTRAPOLATED at {where}: deeper, or with more branches, than what was measured", "  ")
         if row["measured_survival"]:
             yield wrapped(f"* {row['num_steps']} steps: the sum of measured survival, without a law", "  ")
+        if row["target_length"] is not None and row["target_length"] > row["most_possible"]:
+            most = f"at most {row['most_possible']} at {row['num_steps']} steps"
+            yield wrapped(f"* a target of {row['target_length']:g} cannot be had: {most}", "  ")
     yield from (wrapped(f"* {note}", "  ") for note in record["notes"])
 
 
 # -- training samples ------------------------------------------------------------------------------------------------
 
 
-def scaling_record(fitted: ScalingFit, samples: float | None, targets: dict[str, float]) -> Record:
+Target = tuple[float, float, float]
+"""A length that somebody needs, with the low and the high end of its interval."""
+
+
+def scaling_record(fitted: ScalingFit, samples: float | None, targets: dict[str, Target]) -> Record:
     """Accept length against training samples; the samples that each target length needs, as a range."""
     record: Record = {
         "points": [asdict(point) for point in fitted.points],
@@ -133,9 +142,18 @@ def scaling_record(fitted: ScalingFit, samples: float | None, targets: dict[str,
     return record
 
 
-def _target(fitted: ScalingFit, name: str, length: float) -> Record:
-    value, fewest, most = fitted.samples_needed(length)
-    return {"target": name, "accept_length": length, "samples": value, "interval": (fewest, most)}
+def _target(fitted: ScalingFit, name: str, need: Target) -> Record:
+    """The samples that a length needs, over the intervals of the line and of the length."""
+    length, low, high = need
+    fewest = fitted.samples_needed(low)[1]
+    most = fitted.samples_needed(high)[2] if math.isfinite(high) else math.inf
+    return {
+        "target": name,
+        "accept_length": length,
+        "accept_length_interval": (low, high),
+        "samples": fitted.samples_needed(length)[0],
+        "interval": (fewest, most),
+    }
 
 
 def _scaling_notes(fitted: ScalingFit) -> Iterator[str]:
@@ -165,7 +183,8 @@ def scaling_text(record: Record) -> str:
 def _target_text(target: Record) -> str:
     fewest, most = target["interval"]
     ends = "anything from none to no number at all" if fewest == 0 and math.isinf(most) else _between(fewest, most)
-    line = f"{target['target']} needs {target['accept_length']:.2f}: {_rounded(target['samples'])} samples by the line,"
+    need = f"{target['accept_length']:.2f} {span(target['accept_length_interval'], 2)}"
+    line = f"{target['target']} needs {need}: {_rounded(target['samples'])} samples by the line,"
     return wrapped(f"{line} {ends} by its interval", "")
 
 
@@ -180,10 +199,14 @@ def _rounded(samples: float) -> str:
     return f"{float(f'{samples:.1e}'):,.0f}" if samples >= 1 else "fewer than 1"
 
 
-def targets_of(record: Any) -> dict[str, float]:
-    """Break-even lengths of a break-even record by name, for `scaling_record`."""
+def targets_of(record: Any) -> dict[str, Target]:
+    """Break-even lengths of a break-even record by name, for `scaling_record`; a lower bound has no upper end."""
     return {
-        f"break-even at {row['num_draft_tokens']} draft tokens, NCCL {row['nccl']}": row["cost_ratio"]
+        f"break-even at {row['num_draft_tokens']} draft tokens, NCCL {row['nccl']}": (
+            row["cost_ratio"],
+            row["interval"][0],
+            math.inf if row["lower_bound"] else row["interval"][1],
+        )
         for row in record["rows"]
         if row["feasible"] and row["accept_length"] is not None  # the points are lengths at what was measured
     }

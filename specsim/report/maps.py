@@ -292,6 +292,9 @@ def _words(model: CostModel, found: Sweep) -> Iterator[str]:
     known = "they count as known" if law["law_known"] else f"{LEVEL:.0%} intervals"
     yield f"accept lengths: {law_text(law)}; {known}"
     yield from found.law_notes
+    bound = [label for label in found.axes.nccl if model.lower_bound(label)]
+    if bound:
+        yield f"cycles under NCCL {', '.join(bound)} are lower bounds: speed-ups at most, rates needed at least"
     yield f"timing noise {model.noise.relative:.1%}, {'assumed' if model.noise.assumed else 'from residuals'}"
     if model.mixed:
         yield f"MIXED in {', '.join(model.mixed)}"

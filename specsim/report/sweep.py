@@ -24,7 +24,8 @@ from specsim.report.tables import labels, span, table, wrapped
 from specsim.sweep import Cell, Sweep, totals
 from specsim.uncertainty import difference_interval, quantile
 
-_ROWS = 48  # lines of a table that someone still reads; the CSV has every cell
+_MOST_ROWS = 2_000  # of a record, a second's worth; the CSV has every cell
+_ROWS = 48  # lines of a table that someone still reads
 _TIES = 4  # rows shown under a best; the record counts them all
 _COUNTS = ("num_steps", "topk", "num_draft_tokens")
 
@@ -36,9 +37,12 @@ def sweep_record(model: CostModel, found: Sweep) -> Record:
     """A sweep: the best of all at the top, then under `rows` the best at each batch size and setting and its ties."""
     top = found.place()
     best = found.cell(*top, int(found.columns.best[top]))
-    rows = [_row(model, found, *place) for place in _places(found, top)]
+    places = list(_places(found, top))
+    rows = [_row(model, found, *place) for place in places[:_MOST_ROWS]]
+    shown = {(setting, batch) for setting, batch, *_ in places[:_MOST_ROWS]}
     return {
         **rows[0],
+        "rows_left_out": int((found.columns.best >= 0).sum()) - len(shown),
         "best_of_all": "gain" if found.best is not None else "output_tok_s",
         **_fastest_plain(found, top),
         **law_of(found),
@@ -81,18 +85,13 @@ def law_of(found: Sweep) -> Record:
 def _places(found: Sweep, top: tuple[int, int]) -> Iterator[tuple[int, int, int, str]]:
     """(setting, batch, configuration, role) of what is shown: at each setting and batch size the best and its ties."""
     everywhere = [(s, b) for s, b in np.argwhere(found.columns.best >= 0).tolist() if (s, b) != top]
-    shown = 0
     for setting, batch in (top, *everywhere):
-        if shown >= _ROWS:
-            return
         best, listed = int(found.columns.best[setting, batch]), found.columns.tied[setting, batch].tolist()
         ties = [configuration for configuration in listed if configuration not in (-1, best)][:_TIES]
         for configuration, role in ((best, "best"), *((tie, "tied") for tie in ties)):
             yield setting, batch, configuration, role
-        shown += 1 + len(ties)
         if found.present is not None and found.present not in (best, *ties):
             yield setting, batch, found.present, "present"
-            shown += 1
 
 
 def _row(model: CostModel, found: Sweep, setting: int, batch: int, configuration: int, role: str) -> Record:
@@ -134,7 +133,7 @@ def _length(cell: Cell) -> AcceptLength:
 def _margin_ends(cell: Cell, need: BreakEven) -> list[float]:
     ends = cell.accept_interval or (cell.accept_length,) * 2
     low, high = difference_interval((cell.accept_length, *ends), (need.cost_ratio, *need.interval))
-    return [float(low), float(high)]
+    return [float("-inf") if need.times.lower_bound else float(low), float(high)]
 
 
 def _of_length(cell: Cell, record: Record) -> Record:
@@ -167,20 +166,23 @@ def sweep_text(record: Record) -> str:
         "NCCL", "batch", "steps", "topk", "draft tokens", "accept length", "cycle ms", "tok/s", "speed-up",
         f"margin ({record['interval_level']:.0%})", "setting",
     )  # fmt: skip
-    drawn = table(columns, [_cells(row) for row in record["rows"]])
+    drawn = table(columns, [_cells(row) for row in record["rows"][:_ROWS]])
+    if len(record["rows"]) > _ROWS:
+        drawn += f"\n  … {len(record['rows']) - _ROWS:,} more rows in --json"
     summary = "\n".join(wrapped(line, "") for line in _summary(record))
     return "\n".join([drawn, *_footnotes(record), "", summary, "", *_flags(record), "", _qualified(record)])
 
 
 def _cells(row: Record) -> tuple[str, ...]:
+    most = "≤ " if row["lower_bound"] else ""
     return (
         row["nccl"],
         *(str(row[name]) for name in ("batch_size", "num_steps", "topk")),
         f"{row['num_draft_tokens']}{' ¹' if row['extrapolated'] else ''}",
         f"{row['accept_length']:.2f} {span(row['accept_length_interval'], 2)}".rstrip(),
         ("≥ " if row["lower_bound"] else "") + f"{row['cycle_ms']:.2f}",
-        f"{row['output_tok_s']:.1f}",
-        "–" if row["margin"] is None else f"{row['speedup']:.3f}",
+        f"{most}{row['output_tok_s']:.1f}",
+        "–" if row["margin"] is None else f"{most}{row['speedup']:.3f}",
         _margin(row),
         _role(row),
     )
@@ -219,7 +221,10 @@ def _summary(record: Record) -> Iterator[str]:
         yield f"Best of all by throughput: {config} ({where})"
     else:
         plain = f"{record['fastest_plain_tok_s']:.1f} tok/s under NCCL {record['fastest_plain_nccl']}"
-        yield f"Best of all: {config} ({where}), {record['gain']:.3f} times the fastest plain decode there ({plain})"
+        most = "at most " if record["lower_bound"] else ""
+        yield f"Best of all: {config} ({where}), {most}{record['gain']:.3f} times the fastest plain decode there ({plain})"
+        if record["gain"] < 1:
+            yield "So plain decode is faster than every configuration here: speculation does not pay"
     others = [
         each
         for each in record["cannot_be_told_from_best"]
@@ -231,8 +236,13 @@ def _summary(record: Record) -> Iterator[str]:
         yield f"Its gain cannot be told from that of the best at {places}{more}"
     yield f"Accept lengths: {law_text(record)}; {_known(record)}"
     cells = record["cells"]
-    counts = ", ".join(f"{cells[name]:,} {word}" for name, word in _WORDS.items() if cells[name])
-    yield f"{cells['evaluated']:,} cells: {counts}"
+    verdicts, further = (
+        ", ".join(f"{cells[name]:,} {word}" for name, word in words.items() if cells[name])
+        for words in (_WORDS, _FURTHER)
+    )
+    yield f"{cells['evaluated']:,} cells: {verdicts}{'; of them ' + further if further else ''}"
+    if record["rows_left_out"]:
+        yield f"{record['rows_left_out']:,} more batch sizes and settings have rows of their own in --csv"
     yield f"{cells['illegal_combinations']:,} illegal combinations of steps, topk and draft tokens left out"
 
 
@@ -250,11 +260,10 @@ _WORDS = {
     "pays": "pay",
     "loses": "do not pay",
     "undecided": "undecided",
-    "infeasible": "where no accept length breaks even",
     "without_baseline": "without a like-for-like baseline",
     "not_identified": "not identified by these runs",
-    "extrapolated": "extrapolated",
 }
+_FURTHER = {"infeasible": "where no accept length breaks even", "extrapolated": "extrapolated"}
 
 
 def _flags(record: Record) -> Iterator[str]:

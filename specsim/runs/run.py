@@ -68,7 +68,7 @@ class Run:
     """A run: where (setup, NCCL setting), under what load, with which speculation or none, and what was measured.
 
     `speculative` without `spec` is a run whose configuration was not stated. `counts` are its cycles and accepted
-    drafts, `survival` the shares of cycles that accepted at least 1, 2 … drafts. `excluded` says why a fit leaves
+    drafts, `cycles` those alone, `survival` the shares of cycles that accepted at least 1, 2 … drafts. `excluded` says why a fit leaves
     the run out; empty for a run to be fitted. `where` is the file and row that it came from.
     """
 
@@ -85,6 +85,7 @@ class Run:
     instrument: str | None = None
     prompts: int | None = None
     counts: AcceptanceCounts | None = None
+    cycles: int | None = None
     survival: tuple[float, ...] = ()
     training_samples: int | None = None
     excluded: str = ""

@@ -190,6 +190,7 @@ class RunForm(BaseModel):
             instrument=self.instrument,
             prompts=self.prompts,
             counts=counts,
+            cycles=counts.cycles if counts is not None else self.cycles,
             survival=self.survival,
             training_samples=self.training_samples,
             excluded=self.exclude,
@@ -278,6 +279,15 @@ class RunForm(BaseModel):
             return
         figure = self.accept_length.figure(implied=False)
         ends = (figure.low or figure.best, figure.high or figure.best, *figure.readings)
+        if (
+            len(self.survival) == spec.max_accept_length - 1
+            and not min(ends) * 0.98 <= 1 + sum(self.survival) <= max(ends) * 1.02
+        ):
+            yield (
+                "accept_length",
+                f"is {figure.best:g}, survival adds up to {1 + sum(self.survival):g}",
+                "the two agree",
+            )
         wrong = min(ends) if min(ends) < 1 else max(ends)
         if not 1 <= wrong <= spec.max_accept_length:
             allowed = f"allowed: 1 to {spec.max_accept_length} (bonus token included)"

@@ -142,7 +142,7 @@ def test_a_mix_of_equals_is_itself(csv):
     alone = expected_lengths(parts[0], [CHAIN3])[0]
     mixed = mixed_length(parts, CHAIN3)
     assert mixed.accept_length == pytest.approx(alone.accept_length)
-    assert mixed.interval[1] - mixed.interval[0] < alone.interval[1] - alone.interval[0]
+    assert mixed.interval == pytest.approx(alone.interval)  # their errors are the same prior's, so they do not cancel
 
 
 def test_training_samples_come_from_runs_and_from_the_list(csv, campaign):
@@ -207,3 +207,95 @@ def test_bad_questions_exit_with_2(run_cli, arguments, said):
     result = run_cli("accept", *arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
+
+
+# -- what a review found ------------------------------------------------------------------------------------------------
+
+
+def test_cycles_alone_are_a_sample_size(csv):
+    few, many = (part(csv, "num_steps,accept_length,cycles", f"3,2.4,{n}", name=f"{n}.csv") for n in (30, 3000))
+    wide, narrow = (expected_lengths(each, [CHAIN3])[0].interval for each in (few, many))
+    assert wide[1] - wide[0] > 2 * (narrow[1] - narrow[0])
+    counted = part(csv, "num_steps,cycles,accepted_drafts", "3,30,42", name="c.csv")
+    assert expected_lengths(counted, [CHAIN3])[0].interval == pytest.approx(wide)
+
+
+def test_survival_with_cycles_is_as_good_as_its_histogram(csv):
+    shares = part(csv, "num_steps,survival,cycles", "3,0.8;0.5;0.1,1000", name="s.csv")
+    counted = part(csv, "num_steps,accept_histogram", "3,200;300;400;100", name="h.csv")
+    rows = [expected_lengths(each, [CHAIN3])[0] for each in (shares, counted)]
+    assert rows[0].interval == pytest.approx(rows[1].interval)
+    assert rows[0].measured == rows[1].measured == pytest.approx(2.4)
+
+
+def test_survival_and_length_that_disagree_are_refused(csv):
+    with pytest.raises(InputError, match=r"survival adds up to 2\.4"):
+        load_runs(csv("num_steps,accept_length,survival", "3,2.9,0.8;0.5;0.1"))
+
+
+def test_a_deeper_chain_is_not_worth_less_than_what_was_counted(csv):
+    fitted = part(csv, "num_steps,accept_histogram", "3,200;300;400;100")
+    counted, deeper = expected_lengths(fitted, [CHAIN3, SpecConfig.of(num_steps=5)])
+    assert deeper.interval[0] >= counted.interval[0]
+    assert deeper.accept_length >= counted.interval[0]
+
+
+def test_lengths_that_fit_no_law_say_so(run_cli, csv):
+    path = csv("num_steps,accept_length", "3,1.1", "3,3.9")
+    assert "as far from the law as assumed" in " ".join(run_cli("accept", path).stdout.split())
+
+
+def test_accept_and_sweep_use_one_law(run_cli, csv):
+    header = "batch_size,num_steps,cycle_ms,decode_ms,accept_histogram"
+    path = csv(header, "1,3,20,,200;300;400;100", "1,6,23,,", "1,,,12,")
+    accepted = record(run_cli("accept", path, "--num-steps", 3, "--json"))["law"]
+    assert record(run_cli("sweep", path, "--json"))["law"] == accepted
+
+
+def test_training_samples_of_other_models_share_no_line(csv):
+    rows = "model,training_samples,accept_length", "A,1000,2.0", "B,9000,3.0"
+    with pytest.raises(MixedSetupError, match="several models"):
+        scaling_points(load_runs(csv(*rows)))
+
+
+def test_samples_take_the_needs_own_interval_and_bound(run_cli, csv):
+    header = "batch_size,num_steps,verify_ms,decode_ms,accept_length,training_samples"
+    rows = ["1,3,24,,2.0,", "1,6,26,,,", "1,,,10,,", ",3,,,2.0..2.1,1000", ",3,,,2.5..2.6,100000"]
+    (target,) = record(run_cli("accept", csv(header, *rows), "--samples", "--json"))["targets"]
+    assert target["accept_length_interval"][1] is None  # verify alone is a lower bound of the cycle
+    assert target["interval"][1] is None
+
+
+def test_equal_points_are_not_free_of_error(run_cli, csv):
+    path = csv("training_samples,accept_length", "1000,2.0;2.0", "100000,2.5;2.5")
+    found = record(run_cli("accept", path, "--samples", "10000", "--json"))
+    assert found["error_assumed"]
+    assert found["interval"][0] < 2.25 < found["interval"][1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--samples", "1000", "--num-steps", "3"), "question of its own"),
+        (("--mix", "a.csv=1", "--num-steps", "3", "--target-length", "2"), "leave out --mix"),
+        (("--num-steps", "2", "--target-length", "nan"), "at least 1"),
+        (("--num-steps", "5", "--topk", "100000", "--num-draft-tokens", "70000"), "no engine drafts or verifies more"),
+    ],
+)
+def test_options_without_a_use_are_refused(run_cli, arguments, said):
+    result = run_cli("accept", *arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_target_that_cannot_be_had_says_what_can(run_cli):
+    assert "cannot be had: at most 3 at 2 steps" in " ".join(
+        run_cli("accept", "--num-steps", 2, "--target-length", 4.5).stdout.split()
+    )
+
+
+def test_a_wide_tree_of_few_tokens_costs_little():
+    from specsim.acceptance import TreeLaw
+
+    law = TreeLaw(0.7, 0.9, 0.5)
+    assert law.accept_length(3, 10_000, 4) == pytest.approx(law.accept_length(3, 3, 4))

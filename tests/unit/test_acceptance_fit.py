@@ -68,8 +68,8 @@ def test_one_chain_length_cannot_tell_rate_from_decay() -> None:
     decay, exponent = fitted.notes
     assert fitted.law.decay == pytest.approx(PRIOR_MEDIAN[1], rel=0.05)
     assert decay.startswith("decay is not identified: 0.")
-    assert "a run at another num_steps" in decay
-    assert "a run with topk above 1 would tell" in exponent
+    assert "runs at further num_steps" in decay
+    assert "runs with topk above 1 would tell" in exponent
     low, high = fitted.intervals["rank_exponent"]
     assert high / low == pytest.approx(np.exp(2 * 1.6449 * PRIOR_SPREAD[2]), rel=1e-3)
 
@@ -150,10 +150,12 @@ def test_predictions_take_the_shape_of_what_is_asked() -> None:
 
 
 def test_extrapolation_is_told() -> None:
-    fitted = fit_acceptance([LengthObservation(3, 1, 4, 2.4), LengthObservation(2, 2, 5, 2.2)])
-    assert fitted.is_extrapolated(3, 2) is False
-    assert fitted.is_extrapolated(4, 1) is True
-    assert fitted.is_extrapolated(np.array([2, 5]), np.array([[1], [3]])).tolist() == [[False, True], [True, True]]
+    fitted = fit_acceptance([LengthObservation(3, 1, 4, 2.4), LengthObservation(2, 2, 6, 2.2)])
+    assert fitted.is_extrapolated(3, 2, 5) is False
+    for deeper, wider, shallower, larger, smaller in [((4, 1, 5), (3, 3, 5), (1, 1, 5), (3, 2, 7), (3, 2, 3))]:
+        for beyond in (deeper, wider, shallower, larger, smaller):
+            assert fitted.is_extrapolated(*beyond) is True
+    assert fitted.is_extrapolated(np.array([2, 5]), np.array([[1], [3]]), 5).tolist() == [[False, True], [True, True]]
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:

@@ -24,10 +24,12 @@ from specsim.flags import engine_flags
 from specsim.grid import LISTED, Cells, Columns
 from specsim.prediction import cycle_cost, predict
 from specsim.quantities import Setup, SpecConfig, Workload, is_legal
-from specsim.runs.files import load_campaign
+from specsim.report.sweep import sweep_record, sweep_text
+from specsim.runs.files import load_campaign, load_runs
 from specsim.runs.run import Figure, Run
 from specsim.sweep import Axes, assumed_law, break_even_map, heat_map, law_from, sweep, totals
 from specsim.uncertainty import quantile
+from tests.synthetic import run as timed_run
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,14 @@ AXES = Axes((0, 1, 2, 3, 5), (1, 2, 4), tuple(range(1, 20)), (1, 2, 4, 9, 16), (
 
 
 def brute_force_legal(axes):
-    """Every legal combination, by building each one."""
+    """Every legal combination, by building each one; without drafts every topk is the same cycle."""
     found = []
     for steps, topk, width in product(axes.num_steps, axes.topk, axes.num_draft_tokens):
         try:
             SpecConfig(steps, topk, width, "eagle3")
         except ConfigurationError:
+            continue
+        if steps == 0 and topk != min(axes.topk):
             continue
         found.append((steps, topk, width))
     return found
@@ -662,3 +666,58 @@ def test_progress_is_drawn_for_what_takes_long_on_a_terminal(monkeypatch, watche
     for done in (25, 50, 100):
         progress(done, 100)
     assert ("100%" in terminal.getvalue()) == drawn
+
+
+# -- what a review found ------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_without_a_baseline_of_its_own_is_not_the_best_of_all():
+    """B is faster by far but its plain decode was not measured at batch 8: it might be faster still."""
+    runs = [timed_run(f"{n}{w}", 1, w, n, cycle_ms=base + w) for n, base in (("A", 20.0), ("B", 12.0)) for w in (3, 6)]
+    runs += [timed_run("A1", 1, None, "A", decode_ms=14.0), timed_run("A8", 8, None, "A", decode_ms=16.0)]
+    runs += [timed_run("B1", 1, None, "B", decode_ms=11.0)]
+    found = sweep(fit(runs).model, assumed_law(0.6), Axes((2, 5), (1,), (3, 6), (8,), ("A", "B")))
+    assert np.isnan(found.decode_ms[:, 0]).tolist() == [False, True]
+    assert found.columns.best_output_tok_s[1, 0] > found.columns.best_output_tok_s[0, 0]
+    assert found.best == (0, 0)
+
+
+def test_lower_bounds_do_not_pay(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("batch_size,num_draft_tokens,verify_ms,decode_ms,accept_length\n1,4,20,,2.5\n1,8,24,,\n1,,,15,\n")
+    model = fit(load_runs(path)).model
+    found = sweep(model, law_from(model), Axes.completed(model, topk=(1,)))
+    assert totals(found)["pays"] == 0
+    text = " ".join(sweep_text(sweep_record(model, found)).split())
+    assert "at most" in text
+    assert "≤ " in text
+
+
+def test_a_sweep_that_gains_nothing_says_so():
+    model = fit(load_campaign()).model
+    found = sweep(model, assumed_law(0.05), Axes.completed(model))
+    assert "plain decode is faster than every configuration here" in " ".join(
+        sweep_text(sweep_record(model, found)).split()
+    )
+
+
+def test_too_many_combinations_are_refused_before_they_fill_the_memory():
+    model = fit(load_campaign()).model
+    with pytest.raises(ConfigurationError, match="narrow an axis"):
+        sweep(
+            model,
+            assumed_law(0.5),
+            Axes.completed(model, num_steps=range(1, 1001), topk=range(1, 9), num_draft_tokens=range(2, 513)),
+        )
+
+
+def test_records_leave_no_place_out(model):
+    found = sweep(model, FakeTree(), replace(AXES, batch_size=tuple(range(1, 41))))
+    record = sweep_record(model, found)
+    assert {(row["nccl"], row["batch_size"]) for row in record["rows"]} == set(product(AXES.nccl, range(1, 41)))
+    assert record["rows_left_out"] == 0
+
+
+def test_an_engine_that_drafts_chains_is_offered_chains():
+    runs = [replace(r, setup=replace(r.setup, engine="vllm")) for r in synthetic_runs()]
+    assert Axes.completed(fit(runs).model).topk == (1,)
