@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -282,6 +284,17 @@ def test_a_dask_cluster_gives_the_same(model):
         there = sweep(model, FakeTree(), AXES, executor=client.get_executor())
     same(here.cells, there.cells, Cells)
     same(here.columns, there.columns, Columns)
+
+
+@pytest.mark.distributed
+@pytest.mark.filterwarnings("default")  # the cluster's own
+def test_the_documented_cluster_example_runs(capsys):
+    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(compile(code, "docs/sweeps.md", "exec"), {})
+    model = fit(load_campaign()).model
+    alone = sweep(model, law_from(model), Axes.completed(model, batch_size=range(1, 65)))
+    assert capsys.readouterr().out == f"{alone.evaluated:,} cells\n"
 
 
 @pytest.mark.usefixtures("small_chunks")
