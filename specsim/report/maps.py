@@ -173,8 +173,8 @@ def break_even_map_figure(model: CostModel, found: Sweep, *, nccl: str | None = 
         axes.set(ylabel="batch_size", title=f"Acceptance rate a chain needs to break even, NCCL {label}")
         axes.title.set_fontsize("medium")
     has = [f"{steps}\n{rate:.2f}" for steps, rate in zip(first.num_steps, first.accept_rate, strict=True)]
-    every = max(1, -(-len(has) // _MOST_NUMBERS))
-    panels[-1].set_xticks(range(0, len(has), every), has[::every])
+    stride = max(1, -(-len(has) // _MOST_NUMBERS))
+    panels[-1].set_xticks(range(0, len(has), stride), has[::stride])
     panels[-1].set_xlabel("num_steps, and under it the rate that the law of acceptance gives there")
     figure.colorbar(scale, ax=panels, label="rate needed", aspect=15, pad=0.01)
     missing = [f"NCCL {n}: {found.no_baseline[n]}" for n in labels if n in found.no_baseline and n not in maps]
