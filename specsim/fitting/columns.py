@@ -13,6 +13,7 @@ from specsim.fitting.least_squares import Solution, solve
 from specsim.fitting.observations import Observation, resolution
 from specsim.quantities import FloatArray
 
+_SETTLED = 1e-6  # relative change of the noise below which weights stay
 _NOISE_ROUNDS = 6  # a range's weight and the noise settle to 0.1% of each other in four
 
 
@@ -76,10 +77,12 @@ def solved(columns: tuple[Column, ...], seen: tuple[Observation, ...], assumed: 
     design, times = features(columns, seen), np.array([o.time_ms for o in seen])
     spread, finest = np.array([o.relative_spread for o in seen]), resolution(seen)
     noise = Noise(assumed, True, 0)
-    for _ in range(_NOISE_ROUNDS if spread.any() else 2):
+    for _ in range(_NOISE_ROUNDS):
         used = max(noise.relative, np.finfo(float).eps)
         solution = solve(design, times, np.hypot(1.0, spread / used))
         noise = _noise(solution, used, assumed, finest)
+        if abs(noise.relative / used - 1.0) < _SETTLED or not spread.any():
+            break
     return solution, noise
 
 

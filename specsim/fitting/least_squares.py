@@ -10,6 +10,7 @@ from specsim.quantities import BoolArray, FloatArray
 
 _SAME_DIRECTION = 1e-8  # a column this close to those before it (relative) is told apart by rounding only
 _NEGATIVE = 1e-9  # a coefficient this far below zero, as a share of a measured time, is negative, not rounded
+_SETTLED = 1e-10  # relative change of fitted times below which weights stay
 _REWEIGHTINGS = 3  # from measured to fitted times; a fourth changes a fit at 10% noise by less than 0.1%
 
 
@@ -44,10 +45,13 @@ def solve(features: FloatArray, times: FloatArray, noise_ratio: FloatArray) -> S
     a row's relative noise over that of a plain measurement. Residuals are relative to the fitted time, found by
     reweighting: relative to the measured one, low readings would weigh most and pull the fit down.
     """
-    fitted = times
+    weighed_by = times
     for _ in range(1 + _REWEIGHTINGS):
-        solution = _solve_weighted(features, times, 1.0 / (fitted * noise_ratio))
+        solution = _solve_weighted(features, times, 1.0 / (weighed_by * noise_ratio))
         fitted = np.maximum(features @ solution.values, np.finfo(float).tiny)
+        if np.abs(fitted / weighed_by - 1.0).max() < _SETTLED:
+            break
+        weighed_by = fitted
     return solution
 
 

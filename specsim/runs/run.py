@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from specsim.acceptance.conversions import AcceptanceCounts
 from specsim.quantities import Setup, SpecConfig, Workload
+
+if TYPE_CHECKING:
+    from specsim.acceptance.conversions import AcceptanceCounts
 
 PHASE_FIGURES = ("verify_ms", "draft_ms", "extend_ms", "other_ms")
 TIME_FIGURES = (*PHASE_FIGURES, "cycle_ms", "decode_ms")

@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from specsim.acceptance.conversions import AcceptanceCounts, CounterNames, counts_from_histogram
 from specsim.errors import ConfigurationError, Fault, InputError
 from specsim.methods import METHODS, PLAIN_METHODS
 from specsim.quantities import SETUP_FIELDS, Setup, SpecConfig, Workload
 from specsim.runs.run import FIGURES, PHASE_FIGURES, UNSTATED, Claim, Figure, Run, RunSet
+
+if TYPE_CHECKING:
+    from specsim.acceptance.conversions import AcceptanceCounts
 
 SCHEMA = "specsim-runs/1"
 
@@ -216,12 +218,17 @@ class RunForm(BaseModel):
 
     def _counts(self) -> AcceptanceCounts | None:
         """Cycles and accepted drafts as integers that agree; None where the row has none."""
-        totals = {"cycles": self.cycles, "accepted": self.accepted_drafts, "drafted": self.proposed_drafts}
-        if self.accept_histogram:
-            return counts_from_histogram(self.accept_histogram, **totals, names=_COUNTERS)
-        if self.accepted_drafts is None or self.cycles is None:
+        if not self.accept_histogram and (self.accepted_drafts is None or self.cycles is None):
             return None
-        return AcceptanceCounts(self.cycles, self.accepted_drafts, self.proposed_drafts, None, _COUNTERS)
+        from specsim.acceptance.conversions import AcceptanceCounts, CounterNames, counts_from_histogram
+
+        names = CounterNames("run", "cycles", "proposed_drafts", "accepted_drafts", "accept_histogram")
+        cycles, accepted, drafted = self.cycles, self.accepted_drafts, self.proposed_drafts
+        if self.accept_histogram:
+            return counts_from_histogram(
+                self.accept_histogram, cycles=cycles, accepted=accepted, drafted=drafted, names=names
+            )
+        return AcceptanceCounts(cycles or 0, accepted or 0, drafted, None, names)
 
     # -- what is wrong with the fields together: (field, problem, what is allowed) -------------------------------
 
@@ -296,7 +303,6 @@ class RunForm(BaseModel):
 
 Problem = tuple[str, str, str]
 _ACCEPTANCE = ("accept_length", "accept_rate", "cycles", "accepted_drafts", "accept_histogram", "survival")
-_COUNTERS = CounterNames("run", "cycles", "proposed_drafts", "accepted_drafts", "accept_histogram")
 
 
 class ClaimForm(BaseModel):
