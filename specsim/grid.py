@@ -395,8 +395,10 @@ def _mark_ties(
     tied[...] = False
     for reading, least, variance in zip(readings, spread.least, spread.variance, strict=True):
         top = plan.cycle_estimate(reading.cells(plan.width_of[best], rows), batch, best)
-        reach = half_width * np.sqrt(top.variance(plan.model.covariance_matrix)) / top.value
-        limit = top.value * np.exp(reach) / plan.accept_length[best] * (1 + _ROUNDING)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # near 0: no limit, each cell is looked at
+            reach = half_width * np.sqrt(top.variance(plan.model.covariance_matrix)) / top.value
+            limit = top.value * np.exp(reach) / plan.accept_length[best] * (1 + _ROUNDING)
+        limit = np.where(top.value > 0, limit, -np.inf)  # a reading by which the best takes no time ties nothing
         row, column = np.nonzero(least <= limit[:, None] * longest)
         same = _may_equal_best(plan, reading, batch, top, (row, column), variance[row, column], best[row])
         tied[row[same], column[same]] = True
