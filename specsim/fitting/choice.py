@@ -12,12 +12,14 @@ from specsim.fitting.columns import Column, features
 from specsim.fitting.least_squares import Solution, solve
 from specsim.fitting.observations import Observation, resolution
 from specsim.quantities import FloatArray
+from specsim.uncertainty import probability_positive
 
 EXPERT_SHARES = (1 / 48, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
 """Shares of its experts that a token uses, tried where no model card says: 8 of 384, 256, 128, 64, and 2 of 8."""
 
 _WORTH = 6.0  # AICc that more than a line must gain: the best of dozens of forms gains some by chance
 _AS_GOOD = 4.0  # AICc within which a form cannot be excluded (Burnham and Anderson's "considerably less" begins there)
+_CHANCE = 0.01  # chance, with no such term, of passing for one more coefficient where there is no AICc
 _RUNNERS_UP = 3
 _MOST_SHAPES = 5
 _BEAM = 6
@@ -51,7 +53,7 @@ def choose(
     line = _form(base, seen, "line")
     pool = tuple(_pool(seen, shares or EXPERT_SHARES))
     found = [_form((*base, *subset), seen, _named(subset)) for subset in _searched(base, pool, seen)]
-    forms = [line, *found, *_swapped(base, line, seen, shares)]
+    forms = [line, *found, *_swapped(base, seen, shares)]
     better = [form for form in forms if form.aicc < line.aicc - _WORTH and form.held_out < line.held_out]
     return _ranked(forms, min(better, key=lambda form: form.aicc, default=line), len(seen))
 
@@ -91,22 +93,36 @@ def _quick_aicc(design: FloatArray, count: int, shapes: list[int], pool: tuple[C
 
 
 def _ranked(forms: list[Form], best: Form, count: int) -> tuple[Form, tuple[Form, ...]]:
-    """The winner, and the runners-up within _AS_GOOD of it.
-
-    With too few figures for an AICc only forms with as many coefficients as the line compare, by their misfit alone.
-    """
+    """The winner, and the runners-up within _AS_GOOD of it; by misfit where there are too few figures for an AICc."""
     if np.isnan(best.aicc):
-        alike = {form.name: count * np.log(max(form.misfit / count, _EXACT)) for form in forms if np.isnan(form.aicc)}
-        least = min(alike, key=lambda name: alike[name])
-        winner = next(
-            form for form in forms if form.name == (least if alike[least] < alike["line"] - _AS_GOOD else "line")
-        )
-        others = [
-            f for f in forms if f.name in alike and f is not winner and alike[f.name] <= alike[winner.name] + _AS_GOOD
-        ]
-        return winner, tuple(others[:_RUNNERS_UP])
+        return _ranked_by_misfit(forms, count)
     others = [form for form in forms if form is not best and form.aicc <= best.aicc + _AS_GOOD]
     return best, tuple(sorted(others, key=lambda form: form.aicc)[:_RUNNERS_UP])
+
+
+def _ranked_by_misfit(forms: list[Form], count: int) -> tuple[Form, tuple[Form, ...]]:
+    """Forms of as many coefficients as the line compare by n·log(RSS/n); one more has to pass an F test."""
+    line = forms[0]
+
+    def score(form: Form) -> float:
+        return float(count * np.log(max(form.misfit / count, _EXACT)))
+
+    alike = [form for form in forms if np.isnan(form.aicc) and len(form.columns) <= len(line.columns)]
+    least = min(alike, key=score)
+    winner = least if score(least) < score(line) - _AS_GOOD else line
+    others = tuple(form for form in alike if form is not winner and score(form) <= score(winner) + _AS_GOOD)
+    wider = [form for form in forms if np.isnan(form.aicc) and len(form.columns) == len(line.columns) + 1]
+    best = min((form for form in wider if _passes(form, winner, count)), key=lambda form: form.misfit, default=winner)
+    return best, others[:_RUNNERS_UP] if best is winner else ()
+
+
+def _passes(form: Form, narrow: Form, count: int) -> bool:
+    """Whether one more coefficient explains more than chance does (F test on the misfit, at _CHANCE)."""
+    left = count - len(form.columns)
+    if left < 2:
+        return False
+    gain = max(narrow.misfit - form.misfit, 0.0) / max(form.misfit / left, count * _EXACT)
+    return bool(probability_positive(gain**0.5, left) > 1 - _CHANCE / 2)  # F(1, n) is the square of t(n)
 
 
 # -- what is tried ----------------------------------------------------------------------------------------------------
@@ -128,10 +144,8 @@ def _pool(seen: tuple[Observation, ...], shares: tuple[float, ...]) -> Iterator[
             yield Column(TERM_BY_NAME[f"{phase}_coverage_ms"], None, (share,))
 
 
-def _swapped(
-    base: tuple[Column, ...], line: Form, seen: tuple[Observation, ...], shares: tuple[float, ...]
-) -> Iterator[Form]:
-    """Expert coverage in place of a line's slope, in verify, decode or both, where a model card says there are experts."""
+def _swapped(base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tuple[float, ...]) -> Iterator[Form]:
+    """Expert coverage for a line's slope or beside it, in verify, decode or both, where a card says there are experts."""
     widths = {o.verify_tokens for o in seen if "verify" in o.phases}
     batches = {float(o.cycle.batch_size[0]) for o in seen if "decode" in o.phases}
     curved = [phase for phase, values in (("verify", widths), ("decode", batches)) if len(values) > 1]
@@ -141,7 +155,9 @@ def _swapped(
         slopes = {f"{phase}_per_token_ms" for phase in phases}
         straight = tuple(column for column in base if column.term.name not in slopes)
         coverage = tuple(Column(TERM_BY_NAME[f"{phase}_coverage_ms"], None, shares) for phase in phases)
-        yield _form((*straight, *coverage), seen, f"expert coverage instead of a line in {' and '.join(phases)}")
+        where = " and ".join(phases)
+        yield _form((*straight, *coverage), seen, f"expert coverage instead of a line in {where}")
+        yield _form((*base, *coverage), seen, f"line + expert coverage in {where}")
 
 
 _WORDS = {
