@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -138,6 +140,32 @@ def model_from(paths: tuple[Path, ...], model_path: Path | None, noise: float | 
     if paths or noise is not None:
         raise click.UsageError("--model stands instead of RUNS, and its noise is in it: give one or the other")
     return CostModel.load(model_path)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a command's model comes from: run files (none is the campaign's) or a fitted model, and how runs are fitted."""
+
+    runs: tuple[Path, ...]
+    model_path: Path | None
+    noise: float | None
+    allow_mixed: bool
+
+    def model(self) -> CostModel:
+        """The model loaded or fitted."""
+        return model_from(self.runs, self.model_path, self.noise, self.allow_mixed)
+
+
+def source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """RUNS, --model and the options of a fit, which reach the command as its `source`."""
+
+    @wraps(command)
+    def with_source(
+        *, runs: tuple[Path, ...], model_path: Path | None, noise: float | None, allow_mixed: bool, **rest: Any
+    ) -> None:
+        command(source=Source(runs, model_path, noise, allow_mixed), **rest)
+
+    return runs_argument(model_option(fit_options(with_source)))
 
 
 def show(record: dict[str, Any], text: Callable[[], str], as_json: bool) -> None:

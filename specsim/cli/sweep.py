@@ -8,15 +8,13 @@ from typing import Any
 import click
 
 from specsim.cli.options import (
+    Source,
     accept_rate_option,
     counts,
     example,
-    fit_options,
     json_option,
-    model_from,
-    model_option,
-    runs_argument,
     show,
+    source_options,
     written,
 )
 from specsim.cli.progress import Progress
@@ -59,7 +57,6 @@ def axis_options(command: Any) -> Any:
 @click.command(
     "sweep", epilog=example("specsim sweep --num-steps 1-8 --topk 1 --accept-rate 0.55 --present 5/1/6 --nccl default")
 )
-@runs_argument
 @axis_options
 @accept_rate_option
 @click.option(
@@ -68,17 +65,13 @@ def axis_options(command: Any) -> Any:
     metavar="S/k/N",
     help="What runs now: gets its regret, the throughput it gives away.",
 )
-@model_option
-@fit_options
+@source_options
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Write every cell here.")
 @json_option
 def command(
-    runs: tuple[Path, ...],
+    source: Source,
     accept_rate: float | None,
     present: tuple[int, int, int] | None,
-    model_path: Path | None,
-    noise: float | None,
-    allow_mixed: bool,
     csv_path: Path | None,
     as_json: bool,
     **axes: Any,
@@ -88,12 +81,12 @@ def command(
     COUNTS are whole numbers and ranges, such as 1-8 or 1,2,4. Illegal combinations are left out and counted.
     Shows the best, what cannot be told from it, the regret of the present setting, and the engines' flags.
     """
-    model = model_from(runs, model_path, noise, allow_mixed)
+    model = source.model()
     asked = Axes.completed(model, **{name: values or None for name, values in axes.items()})
     law = law_from(model) if accept_rate is None else assumed_law(accept_rate)
     mine = None if present is None else SpecConfig(*present, drafting_method(model))
     found = sweep(
-        model, law, asked, present=mine, allow_mixed=allow_mixed, keep_cells=csv_path is not None,
+        model, law, asked, present=mine, allow_mixed=source.allow_mixed, keep_cells=csv_path is not None,
         progress=Progress("sweep"),
     )  # fmt: skip
     if csv_path is not None:
