@@ -21,9 +21,9 @@ Written by `python -m benchmarks.accuracy`; a test compares this page with what 
 
 Own measurements: vLLM 0.24.0 with EAGLE-3 on one H200, CUDA graphs, dummy weights, synthetic acceptance; an 8B dense
 model at 0, 1, 3 and 7 drafts and batch 1 to 256, and a 30B mixture of experts (8 of 128) in plain decode
-(`tests/validation/data/h200_vllm_cycles.csv`, medians of 2 or 3 repeats, which differ by 0.06%, at most 0.45%). Each
-part is left out in turn, the terms chosen and fitted on the rest. Rows that the rest does not determine are not counted:
-a depth left out leaves out no plain decode.
+(`tests/validation/data/h200_vllm_cycles.csv`, medians of 2 or 3 repeats). Each part is
+left out in turn, the terms chosen and fitted on the rest. Rows that the rest does not determine are not counted: a depth
+left out leaves out no plain decode.
 
 {cost}
 
