@@ -33,52 +33,30 @@ def models(draw):
     """A model fitted to runs of a random server: some settings timed fully, some at one width, some not at all."""
     cost = st.floats(0.01, 1.0)
     engine = draw(st.sampled_from(["sglang", "vllm", "tensorrt-llm", None]))
-    fixed, token, draft, base, noise = (
-        draw(cost) * 30 + 5,
-        draw(cost),
-        draw(cost),
-        draw(cost) * 20 + 3,
-        draw(cost) * 0.1,
-    )
+    fixed, token, draft = draw(cost) * 30 + 5, draw(cost), draw(cost)
+    base, noise = draw(cost) * 20 + 3, draw(cost) * 0.1
     random, runs = np.random.default_rng(draw(st.integers(0, 1000))), []
 
     def timed(value):
         return Figure(value=float(value * (1 + noise * random.uniform(-1, 1))))
 
+    def run(name, nccl, batch, spec=None, **times):
+        figures = {field: timed(value) for field, value in times.items()}
+        return Run(name, Setup(engine=engine), nccl, Workload(batch), spec is not None, spec=spec, figures=figures)
+
     for nccl in ("a", "b"):
         factor = 1.0 if nccl == "a" else draw(st.floats(0.5, 1.2))
         batches = draw(st.sampled_from([(), (1,), (1, 8)])) if nccl == "b" else (1, 8)
-        for batch in batches:
-            runs.append(
-                Run(
-                    f"{nccl}{batch}",
-                    Setup(engine=engine),
-                    nccl,
-                    Workload(batch),
-                    False,
-                    figures={"decode_ms": timed(base * factor + 0.1 * batch)},
-                )
-            )
+        runs += [run(f"{nccl}{batch}", nccl, batch, decode_ms=base * factor + 0.1 * batch) for batch in batches]
         chosen = [(1, 1, 2), (4, 1, 5), (3, 4, 10)]
         kept = chosen if nccl == "a" else chosen[: draw(st.integers(0 if batches else 1, 3))]
         for number, (steps, topk, width) in enumerate(kept):
             for batch in (1, 8) if nccl == "a" else (1,):
                 verify, drafted = (fixed + token * batch * width) * factor, draft * steps + 0.01 * batch * topk
-                figures = {"verify_ms": timed(verify), "cycle_ms": timed(verify + drafted + 1)}
+                times = {"verify_ms": verify, "cycle_ms": verify + drafted + 1}
                 if draw(st.booleans()):
-                    figures["draft_ms"] = timed(drafted)
-                spec = SpecConfig(steps, topk, width)
-                runs.append(
-                    Run(
-                        f"{nccl}{batch}-{number}",
-                        Setup(engine=engine),
-                        nccl,
-                        Workload(batch),
-                        True,
-                        spec=spec,
-                        figures=figures,
-                    )
-                )
+                    times["draft_ms"] = drafted
+                runs.append(run(f"{nccl}{batch}-{number}", nccl, batch, SpecConfig(steps, topk, width), **times))
     return fit(runs).model
 
 
