@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from specsim.cost.model import CostModel
 from specsim.next_run import NextRun, Plan
 from specsim.quantities import LEVEL
-from specsim.report.records import Record
+from specsim.report.records import Record, case_record
 from specsim.report.tables import number, span, table, wrapped
 
 _CAVEAT = (
@@ -18,15 +18,8 @@ _CAVEAT = (
 
 def plan_record(model: CostModel, plan: Plan) -> Record:
     """A plan: the question and its interval today, and the runs to make under `next`, best first."""
-    case = plan.case
     return {
-        "question": {
-            "num_steps": case.spec.num_steps,
-            "topk": case.spec.topk,
-            "num_draft_tokens": case.spec.num_draft_tokens,
-            "batch_size": case.batch_size,
-            "nccl": case.nccl,
-        },
+        "question": case_record(plan.case),
         "questions": plan.questions,
         "interval_now": plan.interval_now,
         "half_width_pct_now": plan.half_width_pct_now,

@@ -141,7 +141,8 @@ def _with_first(rows: list[Record], model: CostModel, unanswered: Iterable[Unans
     }
 
 
-def _case_record(case: Case) -> Record:
+def case_record(case: Case) -> Record:
+    """The configuration, batch size and NCCL setting that a row answers for."""
     return {
         "num_steps": case.spec.num_steps,
         "topk": case.spec.topk,
@@ -183,7 +184,7 @@ def _beyond(model: CostModel, name: str, nccl: str) -> str:
 def _prediction_row(model: CostModel, case: Case, answer: Prediction) -> Record:
     mixed = bool(model.mixed)
     return {
-        **_case_record(case),
+        **case_record(case),
         "accept_length": answer.accept_length,
         "output_tok_s": answer.output_tok_s,
         "output_tok_s_interval": answer.output_tok_s_interval,
@@ -203,7 +204,7 @@ def _break_even_row(model: CostModel, case: Case, answer: BreakEven) -> Record:
     verdict = answer.verdict
     word = verdict.verdict if verdict else _verdict_of_bounds(answer, case.bounds)
     return {
-        **_case_record(case),
+        **case_record(case),
         "baseline_nccl": answer.baseline_nccl,
         "break_even_accept_length": answer.break_even_accept_length,
         "interval": answer.interval,
