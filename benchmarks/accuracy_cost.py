@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from specsim import Run, SpecConfig, SpecsimError, Workload, fit, load_runs, predict
-from specsim.cost.terms import plain_cycle
 from specsim.runs.run import RunSet
 
 DATA = Path(__file__).parents[1] / "tests" / "validation" / "data" / "h200_vllm_cycles.csv"
@@ -60,9 +59,9 @@ def held_out(runs: tuple[Run, ...], part: Callable[[Run], object], card: dict[st
 def _predicted(model, run: Run) -> Held:
     label = model.settings[0].label
     if run.spec is None:
-        cycle = plain_cycle(np.array([float(run.workload.batch_size)]))
+        cycle = model.plain_cycle(np.array([float(run.workload.batch_size)]))
         time = float(model.decode(cycle, label).value[0])
-        return Held(run.id, measured_ms(run), time, bool(model.beyond_decode(cycle, label)[0]))
+        return Held(run.id, measured_ms(run), time, bool(model.beyond_decode(cycle, label)["decode_batch_size"][0]))
     times = predict(model, run.spec, Workload(int(run.workload.batch_size)), 1.0, label).times
     return Held(run.id, measured_ms(run), float(times.cycle_ms), bool(times.extrapolated))
 

@@ -10,9 +10,20 @@ import numpy as np
 from specsim.acceptance import required_accept_rate
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel
-from specsim.cost.terms import Cycle, plain_cycle
+from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError, MixedSetupError
-from specsim.prediction import CycleCost, CycleTimes, Flags, as_shape, check_length, common_shape, cycle_cost, flat
+from specsim.prediction import (
+    CycleCost,
+    CycleTimes,
+    Flags,
+    as_shape,
+    check_length,
+    common_shape,
+    cycle_cost,
+    decode_beyond,
+    flat,
+    in_shape,
+)
 from specsim.quantities import LEVEL, BoolArray, FloatArray, Floats, Ints, SpecConfig, Workload
 from specsim.uncertainty import probability_positive, quantile, ratio_interval
 
@@ -51,8 +62,8 @@ class BreakEven:
     quantities.LEVEL, over all readings of an NCCL setting (`by_reading`); `required_accept_rate` is eq. 9's, of a
     chain (NaN for a tree).
     `mixed_in` names the fields in which the two sides differ, and where; empty is like for like. Values are NaN
-    where the runs tell no cycle or no baseline (`no_baseline` says why); `decode_extrapolated` is where the
-    baseline's batch size lies outside those measured.
+    where the runs tell no cycle or no baseline (`no_baseline` says why); `decode_extrapolated_in` says
+    where the baseline lies outside what was measured.
     """
 
     spec: SpecConfig
@@ -70,7 +81,7 @@ class BreakEven:
     times: CycleTimes
     mixed_in: dict[str, Flags]
     no_baseline: str
-    decode_extrapolated: Flags
+    decode_extrapolated_in: dict[str, Flags]
     verdict: Verdict | None
 
     @property
@@ -126,9 +137,9 @@ def break_even(
         required_accept_rate=as_shape(np.where(chain, required_accept_rate(ratio, most - 1), np.nan), shape),
         decode_ms=as_shape(decode, shape),
         times=CycleTimes.of(model, cost, shape),
-        mixed_in={name: as_shape(mask, shape) for name, mask in baseline.mixed.items() if mask.any()},
+        mixed_in=in_shape(baseline.mixed, shape),
         no_baseline=baseline.why,
-        decode_extrapolated=as_shape(model.beyond_decode(cost.cycle, baseline.nccl) & ~np.isnan(decode), shape),
+        decode_extrapolated_in=in_shape(decode_beyond(model, cost.cycle, baseline.nccl, decode), shape),
         verdict=verdict,
     )
 
@@ -203,7 +214,7 @@ def _nearest_batch(model: CostModel, cycle: Cycle, nccl: str) -> Estimate:
     """The baseline at the measured batch size nearest to each cycle's."""
     batches = np.array(model.setting(nccl).decode_batches)
     nearest = batches[np.argmin(np.abs(cycle.batch_size[:, None] - batches), axis=1)]
-    return model.decode(plain_cycle(nearest), nccl)
+    return model.decode(model.plain_cycle(nearest, cycle.context_len), nccl)
 
 
 # -- uncertainty of the ratio ------------------------------------------------------------------------------------

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel
-from specsim.cost.terms import Cycle
+from specsim.cost.terms import PLAIN, Cycle
 from specsim.errors import MixedSetupError, NotIdentifiedError, SpecsimError
 from specsim.methods import method_named
-from specsim.prediction import cycle_cost
+from specsim.prediction import price
 from specsim.quantities import SETUP_FIELDS, SpecConfig
 from specsim.runs.like_for_like import differences
 from specsim.runs.run import TIME_FIGURES, Figure, Run, RunSet
@@ -236,7 +236,7 @@ def _expected(model: CostModel, run: Run, name: str) -> _Expected:
         raise NotIdentifiedError(
             f"the model's cycles are lower bounds: {', '.join(model.unmeasured_phases)} not told by its runs"
         )
-    cost = cycle_cost(model, run.spec, run.workload, run.nccl, ())
+    cost = price(model, _cycle(model, run, run.spec), run.nccl, run.workload.context_len is not None)
     beyond = {**model.beyond(cost.cycle, run.nccl), **cost.beyond_context}
     outside = tuple(count for count, mask in beyond.items() if mask.any())
     if name == "verify_ms":  # which knows widths, not how deep the drafts were
@@ -246,14 +246,22 @@ def _expected(model: CostModel, run: Run, name: str) -> _Expected:
 
 
 def _plain(model: CostModel, run: Run) -> _Expected:
-    cycle = Cycle.of(SpecConfig(0, 1, 1), run.workload, model.setup.engine)
+    cycle = _cycle(model, run, PLAIN)
     decode = model.decode(cycle, run.nccl)
-    outside = ("decode_batch_size",) if model.beyond_decode(cycle, run.nccl).any() else ()
+    outside = tuple(name for name, mask in model.beyond_decode(cycle, run.nccl).items() if mask.any())
     return _Expected(decode, (decode,), outside)
 
 
+def _cycle(model: CostModel, run: Run, spec: SpecConfig) -> Cycle:
+    """A run's cycles, in its own graph mode; raises where its time depends on a context that it does not state."""
+    if model.reads_context and run.workload.context_len is None:
+        raise NotIdentifiedError("its context_len is not stated, and the model's times depend on it")
+    cycle, graphs = model.cycle(spec, run.workload), run.setup.cuda_graph
+    return cycle if graphs is None else replace(cycle, eager=np.full(cycle.eager.shape, float(not graphs)))
+
+
 def _beside_verify(model: CostModel, run: Run, spec: SpecConfig, phase: str) -> _Expected:
-    cycle = Cycle.of(spec, run.workload, model.setup.engine)
+    cycle = _cycle(model, run, spec)
     time = model.phase(phase, cycle, None)
     if phase not in model.measured_phases or not model.estimable(time).all():
         raise NotIdentifiedError(f"no run of this model timed {phase} alone, so it has no {phase} time to compare")

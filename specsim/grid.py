@@ -135,7 +135,7 @@ class Plan:
     @cached_property
     def beyond(self) -> BoolArray:
         """Where steps or topk lie outside what was measured, or what the law was fitted to, by configuration (eq. 14)."""
-        beyond = self.model.beyond(Cycle.of(self.spec, Workload(1), self.model.setup.engine))
+        beyond = self.model.beyond(self.model.cycle(self.spec, Workload(1)))
         masks = [mask for name, mask in beyond.items() if name in ("num_steps", "topk")]
         of_law = np.zeros(self.accept_length.size, dtype=bool) if self.lengths is None else self.lengths.extrapolated
         outside: BoolArray = np.any([*masks, of_law], axis=0)
@@ -277,7 +277,7 @@ def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, 
     plan, part = chunk.plan, slice(chunk.start, chunk.stop)
     batch, decode = plan.batch_size[part], plan.decode[index]
     decode = Estimate(decode.value[part], decode.gradient[part])
-    table = _table_cycle(plan.widths, batch)
+    table = _table_cycle(plan.model, plan.widths, batch)
     verify = verify_readings(plan.model, table, plan.settings[index])
     readings = [_Reading.of(plan, reading, batch, decode) for reading in verify.by_name.values()]
     point = verify.point.value.reshape(plan.widths.size, -1)
@@ -295,11 +295,10 @@ def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, 
     return _columns(plan, cells, spread, readings, batch, decode), verify.open_because
 
 
-def _table_cycle(widths: FloatArray, batch: FloatArray) -> Cycle:
+def _table_cycle(model: CostModel, widths: FloatArray, batch: FloatArray) -> Cycle:
     """A cycle for every width and batch size, width first; steps and topk have no part in its verify."""
     width, times = (np.ravel(axis) for axis in np.meshgrid(widths, batch, indexing="ij"))
-    one = np.ones_like(width)
-    return Cycle(times, one, one, width, one, one)
+    return model.verify_cycle(times, width)
 
 
 def _outside(model: CostModel, table: Cycle, nccl: str) -> BoolArray:

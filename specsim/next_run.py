@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 
 from specsim.cost.model import CostModel
-from specsim.cost.terms import Cycle
+from specsim.cost.terms import PLAIN, Cycle
 from specsim.errors import MixedSetupError, NotIdentifiedError
 from specsim.methods import method_named
-from specsim.quantities import FloatArray, SpecConfig, Workload
+from specsim.quantities import FloatArray, SpecConfig
 from specsim.questions import Asked, Case, cases
 from specsim.recipes import commands
 from specsim.uncertainty import quantile, ratio_interval
@@ -192,7 +192,7 @@ class _Question:
 
 def _question(space: _Space, case: Case) -> _Question:
     model, nccl = space.model, case.nccl
-    cycle = Cycle.of(case.spec, Workload(case.batch_size), model.setup.engine)
+    cycle = model.cycle(case.spec, case.workload)
     cycle_ms, decode_ms = (float(space.times(kind, cycle, nccl)[0]) for kind in ("cycle", "decode"))
     placed = bool(np.isfinite(cycle_ms) and np.isfinite(decode_ms))
     shared = model.rest(cycle)
@@ -297,8 +297,10 @@ def _candidates(space: _Space, question: _Question) -> Iterator[_Candidate]:
     model = space.model
     specs, batches = _specs(model, question.case), _batches(model, question.case)
     pairs = [(spec, batch) for batch in batches for spec in specs]
-    drafted = Cycle.stacked([Cycle.of(spec, Workload(batch), model.setup.engine) for spec, batch in pairs])
-    plain = Cycle.of(SpecConfig(0, 1, 1), Workload(np.array(batches)), model.setup.engine)
+    drafted = Cycle.stacked(
+        [model.cycle(spec, replace(question.case.workload, batch_size=batch)) for spec, batch in pairs]
+    )
+    plain = model.cycle(PLAIN, replace(question.case.workload, batch_size=np.array(batches)))
     for setting in model.settings:
         yield from _measured_as(space, question, "decode", plain, [(None, batch) for batch in batches], setting.label)
         for kind in _kinds(model, setting.label):
@@ -427,7 +429,7 @@ def _check_of_form(space: _Space, question: _Question, known: Knowledge) -> tupl
         return ()
     most = 2 * max(*measured, case.batch_size * int(case.spec.num_draft_tokens))
     specs = [spec for spec in _specs(model, case) if spec.topk == 1]
-    cycle = Cycle.stacked([Cycle.of(spec, Workload(case.batch_size), model.setup.engine) for spec in specs])
+    cycle = Cycle.stacked([model.cycle(spec, case.workload) for spec in specs])
     tokens = cycle.verify_tokens
     usable = (tokens <= most) & ~np.isin(tokens, measured)
     if not usable.any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel, Readings
 from specsim.cost.terms import PHASES, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
-from specsim.quantities import CONTEXT_TOLERANCE, BoolArray, FloatArray, Floats, SpecConfig, Workload
+from specsim.quantities import BoolArray, FloatArray, Floats, SpecConfig, Workload
 from specsim.uncertainty import quantile
 
 Flags = bool | BoolArray
@@ -30,7 +30,7 @@ class CycleCost:
     readings: dict[str, Estimate]
     """The whole cycle by every reading of verify."""
     beyond_context: dict[str, BoolArray]
-    """Where the asked context is not the measured one (the model has no term for it); empty where it is."""
+    """Where the asked context is not among the measured ones; empty where none is asked."""
 
 
 def cycle_cost(model: CostModel, spec: SpecConfig, workload: Workload, nccl: str, shape: Shape) -> CycleCost:
@@ -38,21 +38,17 @@ def cycle_cost(model: CostModel, spec: SpecConfig, workload: Workload, nccl: str
 
     Raises NotIdentifiedError where the runs leave verify open, UnknownSettingError for an unknown setting.
     """
-    wide = Workload(np.broadcast_to(workload.batch_size, shape))
-    cycle = Cycle.of(spec, wide, model.setup.engine)
+    wide = replace(workload, batch_size=np.broadcast_to(workload.batch_size, shape))
+    return price(model, model.cycle(spec, wide), nccl, workload.context_len is not None)
+
+
+def price(model: CostModel, cycle: Cycle, nccl: str, context_asked: bool) -> CycleCost:
+    """Price cycles as they stand (eq. 1); raises as `cycle_cost`."""
     verify, rest = model.verify(cycle, nccl), model.rest(cycle)
     phases = {"verify": verify.point, **{phase: model.phase(phase, cycle, None) for phase in PHASES[1:]}}
     readings = {name: reading + rest for name, reading in verify.by_name.items()}
-    beyond_context = _beyond_context(model, workload, cycle.batch_size.size)
+    beyond_context = {"context_len": model.beyond_context("context_len", cycle.context_len)} if context_asked else {}
     return CycleCost(nccl, cycle, verify, phases, verify.point + rest, readings, beyond_context)
-
-
-def _beyond_context(model: CostModel, workload: Workload, count: int) -> dict[str, BoolArray]:
-    if workload.context_len is None:
-        return {}
-    low, high = model.span("context_len", None)
-    outside = not low - CONTEXT_TOLERANCE <= workload.context_len <= high + CONTEXT_TOLERANCE
-    return {"context_len": np.full(count, outside)}
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class CycleTimes:
             **{f"{phase}_ms": as_shape(estimate.value, shape) for phase, estimate in cost.phases.items()},
             verify_by_reading={name: as_shape(reading.value, shape) for name, reading in read.items()},
             extrapolated=as_shape(outside, shape),
-            extrapolated_in={name: as_shape(mask, shape) for name, mask in beyond.items() if mask.any()},
+            extrapolated_in=in_shape(beyond, shape),
             open_because=cost.verify.open_because,
             lower_bound=model.lower_bound(cost.nccl),
             by_form={other.form: as_shape(_total(other.model, cost), shape) for other in model.alternatives},
@@ -120,7 +116,7 @@ class Prediction:
 
     Rates [tok/s]; intervals are (low, high) at quantities.LEVEL. `decode_ms` [ms], `baseline_tok_s` and
     `speedup` are NaN, and `no_baseline` says why, where there is no like-for-like baseline;
-    `decode_extrapolated` where its batch size lies outside those measured.
+    `decode_extrapolated_in` says where it lies outside what was measured.
     """
 
     spec: SpecConfig
@@ -135,7 +131,7 @@ class Prediction:
     baseline_tok_s: Floats
     speedup: Floats
     no_baseline: str
-    decode_extrapolated: Flags
+    decode_extrapolated_in: dict[str, Flags]
 
 
 def predict(
@@ -152,7 +148,7 @@ def predict(
     check_length(length, flat(spec.max_accept_length, shape))
     cost = cycle_cost(model, spec, workload, label, shape)
     times = CycleTimes.of(model, cost, shape)
-    decode, beyond, why = _decode_or_why(model, cost.cycle, label)
+    decode, outside, why = _decode_or_why(model, cost.cycle, label)
     tokens, cycle = cost.cycle.batch_size * length * 1000.0, cost.total.value
     low, high = (flat(end, shape) for end in times.cycle_interval)
     with np.errstate(divide="ignore"):  # a cycle whose interval reaches 0 has no upper bound on its rate
@@ -170,19 +166,23 @@ def predict(
         baseline_tok_s=as_shape(cost.cycle.batch_size * 1000.0 / decode, shape),
         speedup=as_shape(decode * length / cycle, shape),
         no_baseline=why,
-        decode_extrapolated=as_shape(beyond, shape),
+        decode_extrapolated_in=in_shape(outside, shape),
     )
 
 
-def _decode_or_why(model: CostModel, cycle: Cycle, nccl: str) -> tuple[FloatArray, BoolArray, str]:
+def _decode_or_why(model: CostModel, cycle: Cycle, nccl: str) -> tuple[FloatArray, dict[str, BoolArray], str]:
     """Plain decode, where it is extrapolated, and why some of it is missing."""
-    missing = np.full(cycle.batch_size.shape, np.nan)
     try:
         decode = model.decode(cycle, nccl).value
     except MixedSetupError as error:
-        return missing, np.zeros(missing.shape, dtype=bool), str(error)
+        return np.full(cycle.batch_size.shape, np.nan), {}, str(error)
     why = model.no_baseline_at(cycle, nccl) if np.isnan(decode).any() else ""
-    return decode, model.beyond_decode(cycle, nccl) & ~np.isnan(decode), why
+    return decode, decode_beyond(model, cycle, nccl, decode), why
+
+
+def decode_beyond(model: CostModel, cycle: Cycle, nccl: str, decode: FloatArray) -> dict[str, BoolArray]:
+    """Where plain decode is known and lies outside what was measured, by what it exceeds."""
+    return {name: mask & ~np.isnan(decode) for name, mask in model.beyond_decode(cycle, nccl).items()}
 
 
 def check_length(length: FloatArray, most: FloatArray) -> None:
@@ -215,6 +215,11 @@ def common_shape(spec: SpecConfig, workload: Workload, *more: Any) -> Shape:
 def flat(values: Any, shape: Shape) -> FloatArray:
     """Values at a shape, as one dimension of floats."""
     return np.broadcast_to(np.asarray(values, dtype=float), shape).reshape(-1)
+
+
+def in_shape(masks: dict[str, BoolArray], shape: Shape) -> dict[str, Any]:
+    """Masks in the caller's shape, those that hold somewhere."""
+    return {name: as_shape(mask, shape) for name, mask in masks.items() if mask.any()}
 
 
 def as_shape(values: Any, shape: Shape) -> Any:

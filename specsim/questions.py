@@ -46,13 +46,22 @@ class LengthBounds:
 
 @dataclass(frozen=True)
 class Case:
-    """One configuration, batch size and NCCL setting, with the accept length that is known for it, if any."""
+    """One configuration, batch size and NCCL setting, with the accept length that is known for it, if any.
+
+    `context_len` is None where no time depends on it and none is asked.
+    """
 
     spec: SpecConfig
     batch_size: int
     nccl: str
     accept_length: AcceptLength | None
     bounds: LengthBounds | None = None
+    context_len: int | None = None
+
+    @property
+    def workload(self) -> Workload:
+        """What runs: the batch size, at the context that is asked or was measured."""
+        return Workload(self.batch_size, self.context_len)
 
 
 @dataclass(frozen=True)
@@ -90,27 +99,37 @@ def cases(model: CostModel, asked: Asked) -> tuple[Case, ...]:
     for label in settings:
         model.setting(label)
     return tuple(
-        Case(spec, batch, label, *_length(model, (spec, batch, label), asked.accept_length))
+        Case(spec, batch, label, *_length(model, (spec, batch, label), asked.accept_length), context)
         for label in settings
-        for spec, batch in _configurations(model, asked)
+        for spec, batch, context in _configurations(model, asked)
     )
 
 
-def _configurations(model: CostModel, asked: Asked) -> list[tuple[SpecConfig, int]]:
-    seen = [(_spec(m), m.batch_size) for m in model.measured]
+def _configurations(model: CostModel, asked: Asked) -> list[tuple[SpecConfig, int, int | None]]:
+    seen = [(_spec(m), m.batch_size, _context(model, m)) for m in model.measured]
     if asked.names_configuration:
         methods = {m.method for m in model.measured}
         method = methods.pop() if len(methods) == 1 else "eagle"
         spec = SpecConfig.of(
             num_steps=asked.num_steps, topk=asked.topk, num_draft_tokens=asked.num_draft_tokens, method=method
         )
-        seen = [(spec, batch) for _, batch in seen] or [(spec, 1)]
+        seen = [(spec, batch, context) for _, batch, context in seen] or [(spec, 1, model.asked_context)]
     elif not seen:
         raise ConfigurationError("no speculative run among these: state --num-draft-tokens")
     if asked.batch_size is not None:
         Workload(asked.batch_size)
-        seen = [(spec, asked.batch_size) for spec, _ in seen]
-    return sorted(set(seen), key=lambda pair: (pair[1], pair[0].num_draft_tokens, pair[0].num_steps, pair[0].topk))
+        seen = [(spec, asked.batch_size, context) for spec, _, context in seen]
+    return sorted(set(seen), key=_order)
+
+
+def _context(model: CostModel, measured: MeasuredConfiguration) -> int | None:
+    """The context that a question asks for, else the configuration's own where times depend on it."""
+    return model.asked_context if model.asked_context is not None or not model.reads_context else measured.context_len
+
+
+def _order(case: tuple[SpecConfig, int, int | None]) -> tuple[int, ...]:
+    spec, batch, context = case
+    return batch, int(spec.num_draft_tokens), int(spec.num_steps), int(spec.topk), context or 0
 
 
 def _spec(measured: MeasuredConfiguration) -> SpecConfig:
@@ -177,8 +196,7 @@ def predictions(model: CostModel, asked: Asked) -> tuple[list[tuple[Case, Predic
             raise ConfigurationError(
                 f"no accept length was measured at num_draft_tokens {case.spec.num_draft_tokens}: state --accept-length"
             )
-        workload = Workload(case.batch_size)
-        return [(case, predict(model, case.spec, workload, case.accept_length.value, case.nccl))]
+        return [(case, predict(model, case.spec, case.workload, case.accept_length.value, case.nccl))]
 
     return _each(cases(model, asked), answer)
 
@@ -193,7 +211,7 @@ def break_evens(
         return case, break_even(
             model,
             case.spec,
-            Workload(case.batch_size),
+            case.workload,
             case.nccl,
             accept_length=length.value if length else None,
             accept_length_error=length.error if length else 0.0,

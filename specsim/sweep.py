@@ -14,7 +14,6 @@ from specsim.acceptance.lengths import Lengths
 from specsim.breakeven import Baseline
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel, MeasuredConfiguration
-from specsim.cost.terms import Cycle, plain_cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
 from specsim.fitting.acceptance import (
     PRIOR_MEDIAN,
@@ -391,7 +390,7 @@ def _plan(
     """What all chunks share, and how many combinations were left out as illegal."""
     spec, illegal, at = _configurations(axes, drafting_method(model), present)
     length, lengths = _lengths(law, spec)
-    one, two = (model.rest(Cycle.of(spec, Workload(batch), model.setup.engine)) for batch in (1, 2))
+    one, two = (model.rest(model.cycle(spec, Workload(batch))) for batch in (1, 2))
     per_request = two - one
     batch = np.array(axes.batch_size, dtype=float)
     decode = tuple(_decode(model, label, batch, allow_mixed)[0] for label in axes.nccl)
@@ -451,7 +450,7 @@ def _possible(lengths: Floats, spec: SpecConfig) -> FloatArray:
 
 def _decode(model: CostModel, nccl: str, batch: FloatArray, allow_mixed: bool) -> tuple[Estimate, str]:
     """Plain decode at each batch size (eq. 5), NaN where no baseline serves, and then why."""
-    cycle = plain_cycle(batch)
+    cycle = model.plain_cycle(batch)
     try:
         baseline = Baseline.find(model, cycle, nccl, None, allow_mixed)
     except MixedSetupError as error:
@@ -513,8 +512,7 @@ def _fastest(decode: tuple[Estimate, ...]) -> Estimate:
 def _log_gains(plan: Plan, best: IntArray, index: int, decode: Estimate) -> tuple[FloatArray, dict[str, Estimate]]:
     """log(L·t/C) of the best cell at each batch size (eq. 7): the point, and by reading; NaN where it is open."""
     width = np.asarray(plan.spec.num_draft_tokens)[best].astype(float)
-    one = np.ones_like(width)
-    table = Cycle(plan.batch_size, one, one, width, one, one)
+    table = plan.model.verify_cycle(plan.batch_size, width)
     verify = verify_readings(plan.model, table, plan.settings[index])
     length = np.where(best < 0, np.nan, plan.accept_length[best])
 

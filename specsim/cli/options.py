@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,15 +133,6 @@ def fitted_from(runs: RunSet, noise: float | None, allow_mixed: bool) -> Fit:
     return fit(runs, allow_mixed=allow_mixed) if noise is None else fit(runs, noise=noise, allow_mixed=allow_mixed)
 
 
-def model_from(paths: tuple[Path, ...], model_path: Path | None, noise: float | None, allow_mixed: bool) -> CostModel:
-    """The model that the options choose: loaded, or fitted to runs."""
-    if model_path is None:
-        return fitted_from(read_runs(paths), noise, allow_mixed).model
-    if paths or noise is not None:
-        raise click.UsageError("--model stands instead of RUNS, and its noise is in it: give one or the other")
-    return CostModel.load(model_path)
-
-
 @dataclass(frozen=True)
 class Source:
     """Where a command's model comes from: run files (none is the campaign's) or a fitted model, and how runs are fitted."""
@@ -150,10 +141,18 @@ class Source:
     model_path: Path | None
     noise: float | None
     allow_mixed: bool
+    context_len: int | None
 
     def model(self) -> CostModel:
-        """The model loaded or fitted."""
-        return model_from(self.runs, self.model_path, self.noise, self.allow_mixed)
+        """The model loaded or fitted, asked at a context if one is stated."""
+        return replace(self._model(), asked_context=self.context_len)
+
+    def _model(self) -> CostModel:
+        if self.model_path is None:
+            return fitted_from(read_runs(self.runs), self.noise, self.allow_mixed).model
+        if self.runs or self.noise is not None:
+            raise click.UsageError("--model stands instead of RUNS, and its noise is in it: give one or the other")
+        return CostModel.load(self.model_path)
 
 
 def source_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -161,11 +160,25 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_source(
-        *, runs: tuple[Path, ...], model_path: Path | None, noise: float | None, allow_mixed: bool, **rest: Any
+        *,
+        runs: tuple[Path, ...],
+        model_path: Path | None,
+        noise: float | None,
+        allow_mixed: bool,
+        context_len: int | None,
+        **rest: Any,
     ) -> None:
-        command(source=Source(runs, model_path, noise, allow_mixed), **rest)
+        command(source=Source(runs, model_path, noise, allow_mixed, context_len), **rest)
 
-    return runs_argument(model_option(fit_options(with_source)))
+    return runs_argument(model_option(fit_options(context_option(with_source))))
+
+
+def context_option(command: Command) -> Command:
+    """The context that a question is asked at."""
+    return click.option(
+        "--context-len", type=click.IntRange(min=0),
+        help="Mean tokens of a request in the KV cache.  [default: measured]",
+    )(command)  # fmt: skip
 
 
 def show(record: dict[str, Any], text: Callable[[], str], as_json: bool) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import click
 
 from specsim.cli.options import (
+    Source,
     accept_rate_option,
     asked_from,
+    context_option,
     counted_case_options,
     example,
     fit_options,
     json_option,
-    model_from,
     model_option,
     show,
     written,
@@ -37,6 +38,7 @@ _RANGES = ("num_steps", "topk", "num_draft_tokens", "batch_size")
 @accept_rate_option
 @model_option
 @fit_options
+@context_option
 @json_option
 def command(
     words: tuple[str, ...],
@@ -45,6 +47,7 @@ def command(
     model_path: Path | None,
     noise: float | None,
     allow_mixed: bool,
+    context_len: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -59,7 +62,7 @@ def command(
     kinds = tuple(word for word in words if word in PLAIN + MAPS and not Path(word).exists()) or PLAIN
     runs = tuple(Path(word) for word in words if word not in kinds or Path(word).exists())
     _refuse_near_kinds(runs)
-    model = model_from(runs, model_path, noise, allow_mixed)
+    model = Source(runs, model_path, noise, allow_mixed, context_len).model()
     plain, maps = (tuple(kind for kind in kinds if kind in family) for family in (PLAIN, MAPS))
     if plain and maps:
         raise click.UsageError(

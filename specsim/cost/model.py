@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -11,14 +11,24 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
-from specsim.cost.terms import TERM_BY_NAME, Cycle, plain_cycle
+from specsim.cost.terms import KV_READ, PLAIN, TERM_BY_NAME, Cycle
 from specsim.errors import MixedSetupError, NotIdentifiedError, UnknownSettingError
-from specsim.quantities import BoolArray, FloatArray, Setup, is_legal
+from specsim.quantities import (
+    CONTEXT_TOLERANCE,
+    BoolArray,
+    FloatArray,
+    Setup,
+    SpecConfig,
+    Workload,
+    is_legal,
+)
 
 _ESTIMABLE = 1e-7  # relative part of a question that may lie outside what the runs span: rounding, not doubt
 
+_KV_READS = frozenset(term.name for term in KV_READ.values())
+
 Span = tuple[float, float]
-Measured = Literal["verify_tokens", "batch_size", "num_steps", "topk", "context_len"]
+Measured = Literal["verify_tokens", "batch_size", "num_steps", "topk", "context_len", "decode_context_len"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,7 @@ class MeasuredConfiguration:
     cycles: int | None
     survival: tuple[float, ...]
     runs: tuple[str, ...]
+    context_len: int | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,8 @@ class CostModel:
     gives what was measured, for flagging extrapolation. `measured_phases` were timed alone,
     `unmeasured_phases` neither alone nor in a whole cycle, so that cycle times are lower bounds; `mixed` names
     setup fields that differ among the runs. `form` names the terms that the runs ask for, `held_out` their relative
-    error on configurations left out, `alternatives` the forms that the runs cannot exclude (eq. 13).
+    error on configurations left out, `alternatives` the forms that the runs cannot exclude (eq. 13). `asked_context`
+    is the context that questions of it are asked at, None for the middle of those measured.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -144,6 +156,7 @@ class CostModel:
     held_out: float | None = None
     alternatives: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
+    asked_context: int | None = None
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
@@ -172,14 +185,57 @@ class CostModel:
     def _values(self) -> FloatArray:
         return np.array([c.value for c in self.coefficients])
 
+    # -- cycles of this setup --------------------------------------------------------------------------------
+
+    @property
+    def reads_context(self) -> bool:
+        """Whether any time depends on the context, a KV read that the runs told."""
+        return any(coefficient.name in _KV_READS for coefficient in self.coefficients)
+
+    @property
+    def context_len(self) -> int | None:
+        """The context that cycles are priced at unless they state one: the asked, else the middle of those measured."""
+        if self.asked_context is not None:
+            return self.asked_context
+        span = self.ranges.get("context_len") or self.ranges.get("decode_context_len")
+        return None if span is None else round((span[0] + span[1]) / 2)
+
+    def cycle(self, spec: SpecConfig, workload: Workload) -> Cycle:
+        """What the cycles of a configuration run on this engine and graph mode, at `context_len` unless one is asked."""
+        context = self.context_len if workload.context_len is None else workload.context_len
+        stated = replace(workload, context_len=context)
+        return Cycle.of(spec, stated, self.setup.engine, eager=self.setup.cuda_graph is False)
+
+    def plain_cycle(self, batch_size: FloatArray, context_len: FloatArray | None = None) -> Cycle:
+        """Plain decode steps at n batch sizes, shape (n,), at `context_len` unless contexts are given."""
+        cycle = self.cycle(PLAIN, Workload(np.ones(batch_size.shape, dtype=np.int64)))
+        context = cycle.context_len if context_len is None else context_len
+        return replace(cycle, batch_size=np.asarray(batch_size, dtype=float), context_len=context)
+
+    def verify_cycle(self, batch_size: FloatArray, num_draft_tokens: FloatArray) -> Cycle:
+        """Cycles of which only the verify is asked: n batch sizes and widths, shape (n,), at `context_len`."""
+        plain = self.plain_cycle(batch_size)
+        return replace(plain, num_steps=np.ones_like(batch_size), num_draft_tokens=num_draft_tokens)
+
     # -- linear forms --------------------------------------------------------------------------------------
 
     def phase(self, phase: str, cycle: Cycle, nccl: str | None) -> Estimate:
-        """Time of one phase, φᵀθ, as a sum of the terms fitted for it (eq. 2–5)."""
+        """Time of one phase, φᵀθ, as a sum of the terms fitted for it (eq. 2–5).
+
+        Where graphs are off and the host's time is told, the longer of that and the device's.
+        """
+        device = self._sum(phase, cycle, nccl, hosted=False)
+        if not (cycle.eager.any() and any(TERM_BY_NAME[c.name].hosted for c in self.coefficients)):
+            return device
+        host = self._sum(phase, cycle, nccl, hosted=True)
+        return _where(host.value > device.value, host, device)
+
+    def _sum(self, phase: str, cycle: Cycle, nccl: str | None, hosted: bool) -> Estimate:
         gradient = np.zeros((cycle.batch_size.size, len(self.coefficients)))
         for column, coefficient in enumerate(self.coefficients):
-            if coefficient.phase == phase and coefficient.nccl in (None, nccl):
-                gradient[:, column] = TERM_BY_NAME[coefficient.name].feature(cycle, *coefficient.parameters)
+            term = TERM_BY_NAME[coefficient.name]
+            if (term.phase, term.hosted) == (phase, hosted) and coefficient.nccl in (None, nccl):
+                gradient[:, column] = term.feature(cycle, *coefficient.parameters)
         return Estimate(gradient @ self._values, gradient)
 
     def estimable(self, estimate: Estimate) -> BoolArray:
@@ -203,12 +259,26 @@ class CostModel:
             "topk": cycle.topk,
         }
         spans = {name: self.span(name, nccl) for name in counts}
-        return {name: (counts[name] < low) | (counts[name] > high) for name, (low, high) in spans.items()}
+        beyond = {name: (counts[name] < low) | (counts[name] > high) for name, (low, high) in spans.items()}
+        if self.reads_context or self.asked_context is not None:
+            beyond["context_len"] = self.beyond_context("context_len", cycle.context_len)
+        return beyond
 
-    def beyond_decode(self, cycle: Cycle, nccl: str) -> BoolArray:
-        """Where plain decode lies outside the batch sizes that its baselines were measured at; shape (n,)."""
+    def beyond_decode(self, cycle: Cycle, nccl: str) -> dict[str, BoolArray]:
+        """Where plain decode lies outside what its baselines were measured at: a mask of shape (n,) by what it was.
+
+        Contexts count where any time depends on them.
+        """
         low, high = self.span("decode_batch_size", nccl)
-        return np.asarray((cycle.batch_size < low) | (cycle.batch_size > high))
+        beyond = {"decode_batch_size": (cycle.batch_size < low) | (cycle.batch_size > high)}
+        if self.reads_context:
+            beyond["decode_context_len"] = self.beyond_context("decode_context_len", cycle.context_len)
+        return beyond
+
+    def beyond_context(self, name: str, context_len: FloatArray) -> BoolArray:
+        """Where contexts lie further outside the measured ones than counts as alike; shape (n,)."""
+        low, high = self.span(name, None)
+        return np.asarray((context_len < low - CONTEXT_TOLERANCE) | (context_len > high + CONTEXT_TOLERANCE))
 
     def span(self, name: str, nccl: str | None) -> Span:
         """Lowest and highest measured value of a count, under a setting where that matters (eq. 14)."""
@@ -278,7 +348,11 @@ class CostModel:
 
     def _pair(self, phase: str, tokens: float, nccl: str) -> tuple[Estimate, Estimate]:
         """A phase at so many tokens under a setting and under the reference."""
-        cycle = _one_request(tokens) if phase == "verify" else plain_cycle(np.array([tokens]))
+        cycle = (
+            self.verify_cycle(np.ones(1), np.array([tokens]))
+            if phase == "verify"
+            else self.plain_cycle(np.array([tokens]))
+        )
         return self.phase(phase, cycle, nccl), self.phase(phase, cycle, self.reference)
 
     def _nothing_common(self, setting: NcclSetting) -> str:
@@ -350,12 +424,6 @@ class CostModel:
         return read(cls, Path(path))
 
 
-def _one_request(tokens: float) -> Cycle:
-    """A cycle of one request that verifies so many tokens."""
-    width, one = np.array([tokens]), np.ones(1)
-    return Cycle(one, one, one, width, one, one)
-
-
 def _where(mask: BoolArray, yes: Estimate, no: Estimate) -> Estimate:
     return Estimate(np.where(mask, yes.value, no.value), np.where(mask[:, None], yes.gradient, no.gradient))
 
@@ -391,7 +459,7 @@ def _problems(model: CostModel) -> Iterator[str]:
         yield f"settings must be distinct and hold the reference {model.reference!r}; they are {', '.join(labels)}"
     for c in model.coefficients:
         term = TERM_BY_NAME.get(c.name)
-        if term is None or c.nccl not in (None, *labels) or len(c.parameters) != bool(term.parameter):
+        if term is None or c.nccl not in (None, *labels) or len(c.parameters) != len(term.parameters):
             yield f"coefficients: {c.name!r} under NCCL setting {c.nccl!r} is no term of this model"
             return
         if not (0 <= c.value < np.inf and 0 <= c.standard_error < np.inf):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -16,7 +16,11 @@ PHASES = ("verify", "draft", "extend", "other")
 
 @dataclass(frozen=True)
 class Cycle:
-    """Counts of n cycles, each a float array of shape (n,): what runs, before any time is put on it."""
+    """Counts of n cycles, each a float array of shape (n,): what runs, before any time is put on it.
+
+    `context_len` is the mean of a request's tokens in the KV cache, `eager` 1 where kernels are launched one by one
+    (CUDA graphs off).
+    """
 
     batch_size: FloatArray
     num_steps: FloatArray
@@ -24,6 +28,8 @@ class Cycle:
     num_draft_tokens: FloatArray
     draft_forwards: FloatArray
     draft_tokens: FloatArray
+    context_len: FloatArray
+    eager: FloatArray
 
     @property
     def verify_tokens(self) -> FloatArray:
@@ -31,20 +37,31 @@ class Cycle:
         return self.batch_size * self.num_draft_tokens
 
     @property
+    def kv_tokens(self) -> FloatArray:
+        """B·c, what attention reads of the KV cache: the N tokens of a request share it (section 5)."""
+        return self.batch_size * self.context_len
+
+    @property
     def drafts(self) -> FloatArray:
         """1 where the cycle drafts at all, 0 for a bare target forward (num_steps 0)."""
         return np.where(self.num_steps > 0, 1.0, 0.0)
 
     @classmethod
-    def of(cls, spec: SpecConfig, workload: Workload, engine: str | None) -> Cycle:
-        """The cycles of a configuration under a workload, flattened to one dimension (eq. 3 for the drafts)."""
+    def of(cls, spec: SpecConfig, workload: Workload, engine: str | None, *, eager: bool = False) -> Cycle:
+        """The cycles of a configuration under a workload, flattened to one dimension (eq. 3 for the drafts).
+
+        A context that the workload does not state counts as 0.
+        """
         parts = np.broadcast_arrays(workload.batch_size, spec.num_steps, spec.topk, spec.num_draft_tokens)
         batch, steps, topk, width = (np.ravel(part).astype(float) for part in parts)
         shape = cycle_shape(spec.method, engine)
         active = np.where(steps > 0, 1.0, 0.0)
         first = shape.width_forwards * active
         looped = np.zeros_like(steps) if shape.loop_offset is None else np.maximum(steps + shape.loop_offset, 0.0)
-        return cls(batch, steps, topk, width, first + looped, batch * (first * width + looped * topk))
+        context, launched = np.full(batch.shape, float(workload.context_len or 0)), np.full(batch.shape, float(eager))
+        return cls(
+            batch, steps, topk, width, first + looped, batch * (first * width + looped * topk), context, launched
+        )
 
     @classmethod
     def stacked(cls, cycles: Sequence[Cycle]) -> Cycle:
@@ -53,18 +70,17 @@ class Cycle:
         return cls(*(np.concatenate([getattr(cycle, name) for cycle in cycles]) for name in names))
 
 
-def plain_cycle(batch_size: FloatArray) -> Cycle:
-    """Plain decode steps at n batch sizes, shape (n,): one token a request, nothing drafted."""
-    one = np.ones_like(batch_size)
-    return Cycle(batch_size, np.zeros_like(batch_size), one, one, np.zeros_like(batch_size), np.zeros_like(batch_size))
+PLAIN = SpecConfig(0, 1, 1)
+"""Plain decode as a configuration: one token a request, nothing drafted."""
 
 
 @dataclass(frozen=True)
 class Term:
     """One term: the coefficient's name, its phase and unit, what it means, its feature, and what the feature takes.
 
-    With `by_setting` every NCCL setting has a coefficient of its own: what communicates. `parameter` names the one
-    number that shapes the feature beside the cycle, empty for most.
+    With `by_setting` every NCCL setting has a coefficient of its own: what communicates. `parameters` name the
+    numbers that shape the feature beside the cycle, none for most. What is `hosted` is the host's work where graphs
+    are off: it runs beside what the device does, so that the phase takes the longer of the two sums.
     """
 
     name: str
@@ -73,7 +89,8 @@ class Term:
     meaning: str
     feature: Callable[..., FloatArray]
     by_setting: bool = False
-    parameter: str = ""
+    parameters: tuple[str, ...] = ()
+    hosted: bool = False
 
 
 def _one(c: Cycle) -> FloatArray:
@@ -83,6 +100,11 @@ def _one(c: Cycle) -> FloatArray:
 def _touched(tokens: FloatArray, share: float) -> FloatArray:
     """Share of the experts that so many tokens touch, each a share of them (MoESD, arXiv 2505.19645)."""
     return 1.0 - (1.0 - share) ** tokens
+
+
+def _ramp(tokens: FloatArray, low: float, high: float) -> FloatArray:
+    """From 0 at `low` to 1 at `high`: sums of ramps are a curve through measured points."""
+    return np.clip((tokens - low) / (high - low), 0.0, 1.0)
 
 
 TERMS = (
@@ -110,17 +132,49 @@ TERMS = (
 )
 """The terms that every fit tries to identify, in this order: an earlier one wins where two look alike."""
 
-SHAPES = (
-    Term("verify_per_request_ms", "verify", "ms/request", "one more request at the same tokens", lambda c: c.batch_size),
-    Term("verify_knee_ms", "verify", "ms/token", "one more token beyond the knee: kernel tiles, compute bound",
-         lambda c, knee: np.maximum(c.verify_tokens - knee, 0.0), parameter="tokens"),
-    Term("verify_coverage_ms", "verify", "ms", "reading all experts: what T tokens touch of them, concave and saturating",
-         lambda c, share: _touched(c.verify_tokens, share), parameter="share of experts a token uses"),
-    Term("decode_knee_ms", "decode", "ms/token", "one more request beyond the knee",
-         lambda c, knee: np.maximum(c.batch_size - knee, 0.0), parameter="requests"),
-    Term("decode_coverage_ms", "decode", "ms", "reading all experts in plain decode",
-         lambda c, share: _touched(c.batch_size, share), parameter="share of experts a token uses"),
-)  # fmt: skip
+KV_READ = {
+    phase: Term(f"{phase}_kv_read_ms", phase, "ms/1000 tokens", "reading 1,000 more tokens of KV cache",
+                lambda c: c.kv_tokens / 1000.0)
+    for phase in ("verify", "decode")
+}  # fmt: skip
+"""Reading the KV cache, by phase: fitted where the contexts of the phase's runs differ."""
+
+HOST = {
+    phase: Term(f"{phase}_host_ms", phase, "ms", "launching kernels one by one", lambda c: c.eager, True, hosted=True)
+    for phase in ("verify", "decode")
+}
+"""The host's time where graphs are off, by phase: fitted where the runs show the device hidden behind it."""
+
+EAGER = {
+    phase: Term(f"{phase}_eager_ms", phase, "ms", "gaps between kernels that no graph closes", lambda c: c.eager)
+    for phase in ("verify", "decode")
+}
+"""What the device takes longer where graphs are off, by phase: fitted where runs show it with graphs on and off."""
+
+
+def _shapes() -> Iterator[Term]:
+    """Knee, curve and expert coverage of a phase in its tokens; the curve of the host's time too."""
+    counts: dict[str, tuple[str, Callable[[Cycle], FloatArray]]] = {
+        "verify": ("token", lambda c: c.verify_tokens),
+        "decode": ("request", lambda c: c.batch_size),
+    }
+    yield Term("verify_per_request_ms", "verify", "ms/request", "one more request at the same tokens",
+               lambda c: c.batch_size)  # fmt: skip
+    for phase, (each, tokens) in counts.items():
+        yield Term(f"{phase}_knee_ms", phase, "ms/token", f"one more {each} beyond the knee: kernel tiles, compute bound",
+                   lambda c, knee, of=tokens: np.maximum(of(c) - knee, 0.0), parameters=(f"{each}s",))  # fmt: skip
+        yield Term(f"{phase}_ramp_ms", phase, "ms", f"a step of the measured curve over {each}s",
+                   lambda c, low, high, of=tokens: _ramp(of(c), low, high), parameters=("from", "to"))  # fmt: skip
+        yield Term(f"{phase}_host_ramp_ms", phase, "ms", f"a step of the host's curve over {each}s",
+                   lambda c, low, high, of=tokens: c.eager * _ramp(of(c), low, high),
+                   parameters=("from", "to"), hosted=True)  # fmt: skip
+        yield Term(f"{phase}_coverage_ms", phase, "ms",
+                   f"reading all experts: what so many {each}s touch of them, concave and saturating",
+                   lambda c, share, of=tokens: _touched(of(c), share),
+                   parameters=("share of experts a token uses",))  # fmt: skip
+
+
+SHAPES = tuple(_shapes())
 """Terms that a fit adds only where the runs ask for them (section 5, eq. 13); NCCL settings share them."""
 
-TERM_BY_NAME = {term.name: term for term in (*TERMS, *SHAPES)}
+TERM_BY_NAME = {term.name: term for term in (*TERMS, *KV_READ.values(), *HOST.values(), *EAGER.values(), *SHAPES)}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from specsim.cost.terms import TERM_BY_NAME
+from specsim.cost.terms import HOST, TERM_BY_NAME
 from specsim.fitting.columns import Column, features
 from specsim.fitting.least_squares import Solution, solve
 from specsim.fitting.observations import Observation, resolution
@@ -31,15 +32,27 @@ _DETERMINED = 1e-6  # least eigenvalue of I − H of a configuration that the ot
 class Form:
     """A set of terms: its columns, what sets it apart, AICc, and the relative error of configurations left out.
 
-    `aicc` is NaN where there are too few figures for one; `held_out` is the root mean square over the figures whose
-    configuration the others determine, NaN where none is; `misfit` the sum of squared relative residuals.
+    `aicc` is NaN where there are too few figures for one; `left_out` (n,) the errors of the figures whose configuration
+    the others determine, NaN elsewhere; `misfit` the sum of squared relative residuals.
     """
 
     columns: tuple[Column, ...]
     name: str
     aicc: float
-    held_out: float
+    left_out: FloatArray
     misfit: float
+
+    @property
+    def held_out(self) -> float:
+        """Root mean square error of what was left out; NaN where the rest determines none of it."""
+        told = self.left_out[np.isfinite(self.left_out)]
+        return float(np.sqrt(np.mean(np.square(told)))) if told.size else float("nan")
+
+    def predicts_better(self, other: Form) -> bool:
+        """Whether it misses less of what both predict from the rest, if that is half of the figures at least."""
+        both = np.isfinite(self.left_out) & np.isfinite(other.left_out)
+        ours, theirs = (float(np.square(form.left_out[both]).sum()) for form in (self, other))
+        return bool(2 * both.sum() >= both.size and ours < theirs)
 
 
 def choose(
@@ -53,8 +66,8 @@ def choose(
     line = _form(base, seen, "line")
     pool = tuple(_pool(seen, shares or EXPERT_SHARES))
     found = [_form((*base, *subset), seen, _named(subset)) for subset in _searched(base, pool, seen)]
-    forms = [line, *found, *_swapped(base, seen, shares)]
-    better = [form for form in forms if form.aicc < line.aicc - _WORTH and form.held_out < line.held_out]
+    forms = [line, *found, *_swapped(base, seen, shares), *_curves(base, seen)]
+    better = [form for form in forms if form.aicc < line.aicc - _WORTH and form.predicts_better(line)]
     return _ranked(forms, min(better, key=lambda form: form.aicc, default=line), len(seen))
 
 
@@ -160,6 +173,50 @@ def _swapped(base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tu
         yield _form((*base, *coverage), seen, f"line + expert coverage in {where}")
 
 
+def _curves(base: tuple[Column, ...], seen: tuple[Observation, ...]) -> Iterator[Form]:
+    """A curve through the measured tokens for a line's slope, in the phases whose figures repeat tokens."""
+    curves = {phase: curve for phase in ("verify", "decode") if (curve := _curve(base, seen, phase))}
+    requests = (Column(TERM_BY_NAME["verify_per_request_ms"]),)
+    for phases in [(phase,) for phase in curves] + ([tuple(curves)] if len(curves) > 1 else []):
+        slopes = {f"{phase}_per_token_ms" for phase in phases}
+        steps = tuple(step for phase in phases for step in curves[phase])
+        columns = (*(column for column in base if column.term.name not in slopes), *steps)
+        name = f"measured curve over tokens in {' and '.join(phases)}"
+        yield _form(columns, seen, name)
+        if "verify" in phases:
+            yield _form((*columns, *requests), seen, f"{name} + {_WORDS['verify_per_request_ms']}")
+
+
+def _curve(base: tuple[Column, ...], seen: tuple[Observation, ...], phase: str) -> tuple[Column, ...]:
+    """Steps between neighbouring token counts, none of them down; the last one goes on beyond the measured range."""
+    rows = [o for o in seen if phase in o.phases]
+    if len({o.nccl for o in rows}) != 1:
+        return ()
+    columns: list[Column] = []
+    for hosted, name in ((False, phase), (True, f"{phase}_host")):
+        counts = [_tokens(o, phase) for o in rows if o.host_bound is hosted]
+        levels = sorted(set(counts))
+        if 3 <= len(levels) < len(counts) and _has_level(base, phase, hosted):
+            steps = [Column(TERM_BY_NAME[f"{name}_ramp_ms"], None, step) for step in pairwise(levels)]
+            last = Column(TERM_BY_NAME[f"{phase}_knee_ms"], None, (levels[-2],))
+            columns += steps if hosted else [*steps[:-1], last]
+    return tuple(columns)
+
+
+def _has_level(base: tuple[Column, ...], phase: str, hosted: bool) -> bool:
+    fixed = HOST[phase].name if hosted else f"{phase}_fixed_ms"
+    return any(column.term.name == fixed for column in base)
+
+
+def _tokens(o: Observation, phase: str) -> float:
+    return o.verify_tokens if phase == "verify" else float(o.cycle.batch_size[0])
+
+
+_STEPS = frozenset(f"{phase}_ramp_ms" for phase in ("verify", "decode", "verify_host", "decode_host"))
+"""Steps of a curve: between counts that were measured, not searched for, and none where the curve is flat."""
+
+_LAST_STEPS = frozenset({"verify_knee_ms", "decode_knee_ms"})
+
 _WORDS = {
     "verify_per_request_ms": "verify by request",
     "verify_knee_ms": "knee at {:g} tokens",
@@ -180,12 +237,19 @@ def _form(columns: tuple[Column, ...], seen: tuple[Observation, ...], name: str)
     design, times = features(columns, seen), np.array([o.time_ms for o in seen])
     solution = solve(design, times, np.ones(len(seen)))
     squares = float(solution.residuals @ solution.residuals)
-    shapes = [index for index, column in enumerate(columns) if column.term.name in _WORDS]
+    curved = any(column.term.name in _STEPS for column in columns)
+    added = [index for index, column in enumerate(columns) if column.term.name in _WORDS]
+    shapes = [index for index in added if not (curved and columns[index].term.name in _LAST_STEPS)]
     if any(not solution.values[index] > 0 for index in shapes):
-        return Form(columns, name, np.inf, np.nan, squares)  # a shape at its bound, or folded into others, adds nothing
-    count = int(solution.kept.sum()) + sum(bool(columns[index].parameters) for index in shapes) + 1
+        nothing = np.full(len(seen), np.nan)
+        return Form(
+            columns, name, np.inf, nothing, squares
+        )  # a shape at its bound, or folded into others, adds nothing
+    flat = sum(not solution.values[index] > 0 for index in range(len(columns)) if columns[index].term.name in _STEPS)
+    searched = sum(bool(columns[index].parameters) for index in shapes)
+    count = int(solution.kept.sum()) - flat + searched + 1
     aicc = _penalised(squares, len(seen), count, max(resolution(seen), 1e-9) ** 2)
-    return Form(columns, name, aicc, _held_out(solution, design, seen), squares)
+    return Form(columns, name, aicc, _left_out(solution, design, seen), squares)
 
 
 def _penalised(squares: float, n: int, count: int, floor: float) -> float:
@@ -195,21 +259,21 @@ def _penalised(squares: float, n: int, count: int, floor: float) -> float:
     return float(n * np.log(max(squares / n, floor)) + 2 * count + 2 * count * (count + 1) / (n - count - 1))
 
 
-def _held_out(solution: Solution, design: FloatArray, seen: tuple[Observation, ...]) -> float:
-    """Relative error of each configuration predicted by the others, root mean square.
+def _left_out(solution: Solution, design: FloatArray, seen: tuple[Observation, ...]) -> FloatArray:
+    """Relative error of each configuration predicted by the others, a figure each; NaN where they do not determine it.
 
     For least squares the residuals without group g are (I − H_gg)⁻¹·r_g; coefficients at their bound stay there.
     """
     fitted = design @ solution.values
     free = solution.kept & (solution.values > 0)
     orthonormal = np.linalg.qr(design[:, free] / fitted[:, None])[0]
-    groups: dict[tuple[str, float, float], list[int]] = {}
+    groups: dict[tuple[object, ...], list[int]] = {}
     for index, o in enumerate(seen):
         phase = "decode" if o.phases == ("decode",) else "cycle"
-        groups.setdefault((phase, o.verify_tokens, float(o.cycle.batch_size[0])), []).append(index)
-    squares = []
+        groups.setdefault((phase, o.verify_tokens, float(o.cycle.batch_size[0]), o.context_len), []).append(index)
+    errors = np.full(len(seen), np.nan)
     for rows in groups.values():
         own = np.eye(len(rows)) - orthonormal[rows] @ orthonormal[rows].T
         if np.linalg.eigvalsh(own).min() > _DETERMINED:
-            squares += list(np.linalg.solve(own, solution.residuals[rows]) ** 2)
-    return float(np.sqrt(np.mean(squares))) if squares else float("nan")
+            errors[rows] = np.linalg.solve(own, solution.residuals[rows])
+    return errors

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from specsim.cost.model import Noise
-from specsim.cost.terms import PHASES, TERMS, Cycle, Term
+from specsim.cost.terms import EAGER, HOST, KV_READ, PHASES, TERMS, Cycle, Term
 from specsim.fitting.least_squares import Solution, solve
 from specsim.fitting.observations import Observation, resolution
-from specsim.quantities import FloatArray
+from specsim.quantities import CONTEXT_TOLERANCE, BoolArray, FloatArray
 
 _SETTLED = 1e-6  # relative change of the noise below which weights stay
+_TOLD = 0.2  # share of a time that reading the KV cache may be uncertain by, over the measured contexts
 _NOISE_ROUNDS = 6  # a range's weight and the noise settle to 0.1% of each other in four
 
 
@@ -31,12 +32,45 @@ def base_columns(seen: tuple[Observation, ...]) -> tuple[Column, ...]:
     alone = measured_alone(seen)
     whole = any(o.phases == PHASES for o in seen)
     owners = {phase: _settings(o for o in seen if phase in o.phases) for phase in ("verify", "decode")}
+    hidden = [phase for phase in KV_READ if hosts(seen, phase)]
+    terms = [
+        *(term for term in TERMS if not (term.phase in hidden and _only_hosted(seen, term.phase))),
+        *(HOST[phase] for phase in hidden),
+        *(EAGER[phase] for phase in KV_READ if _in_both_modes(seen, phase)),
+        *(KV_READ[phase] for phase in phases_of_many_contexts(seen)),
+    ]
     return tuple(
         Column(term, owner)
-        for term in TERMS
-        if term.by_setting or _is_candidate(term, alone, whole)
+        for term in terms
+        if term.by_setting or term.phase in KV_READ or _is_candidate(term, alone, whole)
         for owner in (owners[term.phase] if term.by_setting else (None,))
     )
+
+
+def phases_of_many_contexts(seen: Iterable[Observation]) -> tuple[str, ...]:
+    """Verify, decode or both, where all figures state their context and the contexts differ."""
+    contexts = {phase: [o.context_len for o in seen if phase in o.phases] for phase in KV_READ}
+    return tuple(phase for phase, found in contexts.items() if _differ(found))
+
+
+def _differ(contexts: list[int | None]) -> bool:
+    stated = [context for context in contexts if context is not None]
+    return len(stated) == len(contexts) and bool(stated) and max(stated) - min(stated) > CONTEXT_TOLERANCE
+
+
+def hosts(seen: Iterable[Observation], phase: str) -> bool:
+    """Whether in some figures of a phase the device waited for the host."""
+    return any(o.host_bound and phase in o.phases for o in seen)
+
+
+def _in_both_modes(seen: Iterable[Observation], phase: str) -> bool:
+    """Whether figures show the device's time of a phase with graphs on and off."""
+    return len({bool(o.cycle.eager.all()) for o in seen if phase in o.phases and not o.host_bound}) > 1
+
+
+def _only_hosted(seen: Iterable[Observation], phase: str) -> bool:
+    """Whether graphs were off in all figures of a phase: of the device they show no more than what exceeds the host."""
+    return all(o.cycle.eager.all() for o in seen if phase in o.phases)
 
 
 def told_apart(
@@ -47,6 +81,17 @@ def told_apart(
     stays = [bool(told) or column.term.by_setting for column, told in zip(columns, kept, strict=True)]
     folded = tuple(column.term.name for column, stay in zip(columns, stays, strict=True) if not stay)
     return tuple(column for column, stay in zip(columns, stays, strict=True) if stay), folded
+
+
+def contexts_told(
+    columns: tuple[Column, ...], folded: tuple[str, ...], seen: tuple[Observation, ...], noise: float
+) -> bool:
+    """Whether what contexts cost is told from what differs with them: to _TOLD of a time over the measured contexts."""
+    solution, design = solved(columns, seen, noise)[0], features(columns, seen)
+    deviations = noise * np.sqrt(np.diag(solution.unit_covariance)) * np.ptp(design, axis=0)
+    least = min(o.time_ms for o in seen)
+    reads = [index for index, column in enumerate(columns) if column.term in KV_READ.values()]
+    return not any(term.name in folded for term in KV_READ.values()) and bool((deviations[reads] < _TOLD * least).all())
 
 
 def _is_candidate(term: Term, alone: frozenset[str], whole: bool) -> bool:
@@ -101,15 +146,12 @@ def _noise(solution: Solution, used: float, assumed: float, finest: float) -> No
 def features(columns: tuple[Column, ...], seen: tuple[Observation, ...]) -> FloatArray:
     """The design matrix: a column's feature in the rows whose phases and setting it belongs to, 0 elsewhere."""
     cycles = Cycle.stacked([o.cycle for o in seen])
-    labels = np.array([o.nccl for o in seen])
+    labels, host_bound = np.array([o.nccl for o in seen]), np.array([o.host_bound for o in seen])
     covers = {phase: np.array([phase in o.phases for o in seen]) for phase in (*PHASES, "decode")}
-    return np.column_stack(
-        [
-            np.where(
-                covers[c.term.phase] & ((c.nccl is None) | (labels == c.nccl)),
-                c.term.feature(cycles, *c.parameters),
-                0.0,
-            )
-            for c in columns
-        ]
-    )
+
+    def rows(c: Column) -> BoolArray:
+        waits = host_bound & (c.term.phase in KV_READ)
+        owned = covers[c.term.phase] & ((c.nccl is None) | (labels == c.nccl))
+        return np.asarray(owned & (waits == c.term.hosted))
+
+    return np.column_stack([np.where(rows(c), c.term.feature(cycles, *c.parameters), 0.0) for c in columns])

@@ -17,13 +17,24 @@ from specsim.cost.model import (
     Noise,
     Span,
 )
-from specsim.cost.terms import PHASES
+from specsim.cost.terms import KV_READ, PHASES
 from specsim.errors import NotIdentifiedError, SpecsimError
 from specsim.fitting.choice import Form, choose
-from specsim.fitting.columns import Column, base_columns, features, measured_alone, solved, told_apart
+from specsim.fitting.columns import (
+    Column,
+    base_columns,
+    contexts_told,
+    features,
+    measured_alone,
+    phases_of_many_contexts,
+    solved,
+    told_apart,
+)
+from specsim.fitting.host import host_or_device
 from specsim.fitting.least_squares import Solution
 from specsim.fitting.notes import notes
 from specsim.fitting.observations import Observation, observations
+from specsim.fitting.outliers import without_gross_outliers
 from specsim.quantities import FloatArray, Setup
 from specsim.runs.like_for_like import require_like_for_like, shared_setup
 from specsim.runs.run import Run, RunSet
@@ -55,11 +66,16 @@ class Residual:
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model, every figure it was fitted to, and the runs left out (with `excluded` saying why)."""
+    """A fitted model, every figure it was fitted to, and what was left out.
+
+    `left_out` are the runs whose `excluded` says why, `outliers` single figures that the others contradict grossly,
+    beside what those say.
+    """
 
     model: CostModel
     residuals: tuple[Residual, ...]
     left_out: tuple[Run, ...]
+    outliers: tuple[Residual, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,14 +98,18 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
         raise SpecsimError(f"the assumed timing noise is a fraction between 0 and 1 (0.01 is 1%), not {noise:g}")
     everything = tuple(runs.runs if isinstance(runs, RunSet) else runs)
     fitted = tuple(run for run in everything if not run.excluded and _has_configuration(run))
-    mixed = require_like_for_like(fitted, allow_mixed)
     setup = shared_setup(fitted)
-    seen = observations(fitted, setup.engine)
+    seen = host_or_device(observations(fitted, setup.engine))
+    mixed = require_like_for_like(fitted, allow_mixed, _told(seen))
     if not seen:
         raise NotIdentifiedError(
             "no run states a time: give verify_ms, cycle_ms or decode_ms, or output_tok_s (with accept_length)"
         )
     base, folded = told_apart(base_columns(seen), seen, noise)
+    if not contexts_told(base, folded, seen, noise):
+        mixed = require_like_for_like(fitted, allow_mixed)
+        base = tuple(column for column in base if column.term not in KV_READ.values())
+    seen, outliers = without_gross_outliers(base, seen, noise)
     form, runners_up = choose(base, seen, _expert_shares(runs))
 
     def modelled(chosen: Form) -> tuple[CostModel, _Problem]:
@@ -101,9 +121,14 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
     model, problem = modelled(form)
     others = tuple(_alternative(other, form, modelled(other)[0]) for other in runners_up)
     model = replace(model, alternatives=others)
-    model = replace(model, notes=notes(model, fitted, seen, _at_zero(problem), folded))
+    model = replace(model, notes=notes(model, fitted, seen, outliers, _at_zero(problem), folded))
     left_out = tuple(run for run in everything if run.excluded)
-    return Fit(model, _residuals(problem), left_out)
+    return Fit(model, _residuals(problem), left_out, tuple(residual(o, time) for o, time in outliers))
+
+
+def _told(seen: tuple[Observation, ...]) -> tuple[str, ...]:
+    """What may differ between runs because the fit has a term for it."""
+    return ("context_len",) if phases_of_many_contexts(seen) else ()
 
 
 def _alternative(other: Form, form: Form, model: CostModel) -> Alternative:
@@ -146,7 +171,7 @@ def _model(problem: _Problem, noise: Noise) -> CostModel:
         settings=settings,
         reference=min(settings, key=lambda s: (-len(s.verify_tokens), -len(s.decode_batches), s.label)).label,
         noise=noise,
-        ranges=_ranges(fitted, seen),
+        ranges=_ranges(seen),
         measured_phases=tuple(phase for phase in (*PHASES, "decode") if phase in alone),
         unmeasured_phases=() if rest_told else tuple(phase for phase in PHASES if phase not in alone),
         measured=_measured_configurations(fitted),
@@ -155,7 +180,8 @@ def _model(problem: _Problem, noise: Noise) -> CostModel:
 
 def _at_zero(problem: _Problem) -> tuple[str, ...]:
     held = problem.solution.held
-    return tuple(column.term.name for column, at_zero in zip(problem.columns, held, strict=True) if at_zero)
+    columns = zip(problem.columns, held, strict=True)
+    return tuple(column.term.name for column, at_zero in columns if at_zero and len(column.term.parameters) < 2)
 
 
 def _coefficient(column: Column, index: int, problem: _Problem, covariance: FloatArray) -> Coefficient:
@@ -199,7 +225,7 @@ def _has_whole(seen: tuple[Observation, ...], label: str) -> bool:
     return any(o.phases == PHASES and o.nccl == label for o in seen)
 
 
-def _ranges(runs: tuple[Run, ...], seen: tuple[Observation, ...]) -> dict[Measured, Span]:
+def _ranges(seen: tuple[Observation, ...]) -> dict[Measured, Span]:
     """What was measured, lowest and highest; steps where anything beside verify was, if it was."""
     cycles = [o for o in seen if "decode" not in o.phases]
     drafted = [o for o in cycles if o.phases != ("verify",)] or cycles
@@ -208,7 +234,10 @@ def _ranges(runs: tuple[Run, ...], seen: tuple[Observation, ...]) -> dict[Measur
         "batch_size": [float(o.cycle.batch_size[0]) for o in cycles],
         "num_steps": [float(o.cycle.num_steps[0]) for o in drafted],
         "topk": [float(o.cycle.topk[0]) for o in cycles],
-        "context_len": [float(run.workload.context_len) for run in runs if run.workload.context_len is not None],
+        "context_len": [float(o.context_len) for o in cycles if o.context_len is not None],
+        "decode_context_len": [
+            float(o.context_len) for o in seen if "decode" in o.phases and o.context_len is not None
+        ],
     }
     return {name: (min(values), max(values)) for name, values in counts.items() if values}
 
@@ -232,12 +261,16 @@ def _measured_configuration(run: Run) -> MeasuredConfiguration:
         run.cycles,
         tuple(run.counts.survival.tolist()) if run.counts and run.counts.at_least else run.survival,
         (run.id,),
+        run.workload.context_len,
     )
 
 
 def _residuals(problem: _Problem) -> tuple[Residual, ...]:
     seen, fitted = problem.seen, features(problem.columns, problem.seen) @ problem.solution.values
-    return tuple(
-        Residual(o.run, o.nccl, o.phases, o.verify_tokens, o.time_ms, float(time), o.implied)
-        for o, time in zip(seen, fitted, strict=True)
-    )
+    return tuple(residual(o, float(time)) for o, time in zip(seen, fitted, strict=True))
+
+
+def residual(seen: Observation, fitted_ms: float) -> Residual:
+    """A figure beside its fitted time."""
+    phases, width = seen.phases, seen.verify_tokens
+    return Residual(seen.run, seen.nccl, phases, width, seen.time_ms, fitted_ms, seen.implied)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specsim.cost.model import CostModel
-from specsim.cost.terms import PHASES
+from specsim.cost.terms import KV_READ, PHASES
 from specsim.fitting.observations import Observation, contradictions
+from specsim.fitting.outliers import Outliers
 from specsim.methods import ENGINES
 from specsim.runs.run import Run
 
@@ -15,14 +16,17 @@ def notes(
     model: CostModel,
     fitted: tuple[Run, ...],
     seen: tuple[Observation, ...],
+    outliers: Outliers,
     at_zero: tuple[str, ...],
     folded: tuple[str, ...],
 ) -> tuple[str, ...]:
     """Labels of the fit: assumed noise, untested shape, derived inputs, unmeasured phases, mixing, defaults."""
     return (
         *_about_noise(model, len(seen)),
+        *_about_outliers(outliers),
         *_about_widths(model),
         *_about_form(model),
+        *_about_context(model),
         *_about_phases(model),
         *_about_inputs(model, fitted, seen),
         *(f"{name} came out at its bound, 0: the runs would rather have it negative" for name in at_zero),
@@ -47,6 +51,14 @@ def _about_noise(model: CostModel, figures: int) -> Iterator[str]:
         )
 
 
+def _about_outliers(outliers: Outliers) -> Iterator[str]:
+    for o, expected in outliers:
+        yield (
+            f"GROSS OUTLIER, not fitted: {' + '.join(o.phases)} of {o.run}, {o.time_ms:g} ms where the other runs say"
+            f" {expected:.4g}; measure it again, or say in its 'exclude' what happened"
+        )
+
+
 def _about_widths(model: CostModel) -> Iterator[str]:
     for setting in model.settings:
         widths = ", ".join(f"{t:g}" for t in setting.verify_tokens)
@@ -68,6 +80,23 @@ def _about_form(model: CostModel) -> Iterator[str]:
     if model.alternatives:
         listed = "; ".join(alternative.form for alternative in model.alternatives)
         yield f"these runs cannot exclude: {listed}"
+
+
+def _about_context(model: CostModel) -> Iterator[str]:
+    told = {phase for phase, term in KV_READ.items() if any(c.name == term.name for c in model.coefficients)}
+    if told:
+        yield f"times depend on the context: a question without --context-len is priced at {model.context_len} tokens"
+    measured = {
+        "verify": any(s.verify_tokens for s in model.settings),
+        "decode": any(s.decode_batches for s in model.settings),
+    }
+    for phase, other in (("verify", "plain decode"), ("decode", "verify")):
+        missing = "decode" if phase == "verify" else "verify"
+        if phase in told and missing not in told and measured[missing]:
+            yield (
+                f"what a longer context costs {other} is not told by these runs, and counted as 0: measure it at a"
+                " second context"
+            )
 
 
 def _about_phases(model: CostModel) -> Iterator[str]:

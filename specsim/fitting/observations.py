@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from specsim.cost.terms import PHASES, Cycle
+from specsim.cost.terms import PHASES, PLAIN, Cycle
 from specsim.quantities import SpecConfig
 from specsim.runs.run import Figure, Run
 
@@ -19,6 +19,7 @@ class Observation:
     """One equation: the phases in `phases` of this cycle took `time_ms`, known to `relative_spread` at best.
 
     `reading` is the number as it was stated, of which `kind` ("time" or "rate") the digits tell the resolution.
+    `context_len` is the run's, None where it states none; `host_bound` says that the device waited for the host.
     """
 
     run: str
@@ -30,6 +31,8 @@ class Observation:
     implied: bool
     reading: float
     kind: str
+    context_len: int | None = None
+    host_bound: bool = False
 
     @property
     def verify_tokens(self) -> float:
@@ -86,24 +89,24 @@ def time_from_rate(run: Run) -> Figure | None:
 
 def _decode_equations(run: Run, engine: str | None) -> Iterator[Observation]:
     if (figure := step_time(run)) is not None:
-        yield from _equations(run, ("decode",), _plain_cycle(run, engine), figure)
+        yield from _equations(run, ("decode",), _cycle(run, PLAIN, engine), figure)
 
 
-def _plain_cycle(run: Run, engine: str | None) -> Cycle:
-    return Cycle.of(SpecConfig(0, 1, 1), run.workload, engine)
+def _cycle(run: Run, spec: SpecConfig, engine: str | None) -> Cycle:
+    return Cycle.of(spec, run.workload, engine, eager=run.setup.cuda_graph is False)
 
 
 def _spec_equations(run: Run, engine: str | None) -> Iterator[Observation]:
     if run.spec is None:
         return
-    cycle = Cycle.of(run.spec, run.workload, engine)
+    cycle = _cycle(run, run.spec, engine)
     for phase in PHASES:
         if (figure := run.figures.get(f"{phase}_ms")) is not None:
             yield from _equations(run, (phase,), cycle, figure)
     if (whole := cycle_time(run)) is not None and not _is_sum_of_parts(run):
         yield from _equations(run, PHASES, cycle, whole)
     if "decode_ms" in run.figures:  # the same server's plain decode, written into the speculative row
-        yield from _equations(run, ("decode",), _plain_cycle(run, engine), run.figures["decode_ms"])
+        yield from _equations(run, ("decode",), _cycle(run, PLAIN, engine), run.figures["decode_ms"])
 
 
 def _equations(run: Run, phases: tuple[str, ...], cycle: Cycle, figure: Figure) -> Iterator[Observation]:
@@ -114,7 +117,7 @@ def _equations(run: Run, phases: tuple[str, ...], cycle: Cycle, figure: Figure) 
         reading = readings[min(index, len(readings) - 1)]
         yield Observation(
             run.id, phases, cycle, run.nccl, time, figure.relative_spread, figure.implied, reading,
-            "time" if stated else "rate",
+            "time" if stated else "rate", run.workload.context_len,
         )  # fmt: skip
 
 

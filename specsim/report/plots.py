@@ -258,7 +258,7 @@ def _panels(model: CostModel, asked: Asked) -> list[Panel]:
     panels, failed = [], None
     for case in cases(model, asked):
         try:
-            panels.append((case, predict(model, case.spec, Workload(case.batch_size), 1.0, case.nccl)))
+            panels.append((case, predict(model, case.spec, case.workload, 1.0, case.nccl)))
         except NotIdentifiedError as error:
             failed = failed or error
     if not panels:

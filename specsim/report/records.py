@@ -39,7 +39,11 @@ def plain(value: Any) -> Any:
 def fit_record(fitted: Fit) -> Record:
     """A fit: the reference setting's coefficients by name at the top, then everything it rests on."""
     model = fitted.model
-    tops = {c.name: c.value if c.identified else None for c in model.coefficients if c.nccl in (None, model.reference)}
+    tops = {
+        c.name: c.value if c.identified else None
+        for c in model.coefficients
+        if c.nccl in (None, model.reference) and len(c.parameters) < 2
+    }
     if "verify" not in model.measured_phases:
         tops["cycle_fixed_ms"], tops["cycle_per_token_ms"] = (tops.get(name) for name in _VERIFY)
         tops |= dict.fromkeys(_VERIFY)
@@ -62,6 +66,7 @@ def fit_record(fitted: Fit) -> Record:
         "mixed_fields": list(model.mixed),
         "residuals": [{**asdict(r), "relative": r.relative} for r in fitted.residuals],
         "left_out": [_left_out_record(model, run) for run in fitted.left_out],
+        "outliers": [{**asdict(r), "relative": r.relative} for r in fitted.outliers],
         "notes": list(model.notes),
     }
 
@@ -148,19 +153,19 @@ def case_record(case: Case) -> Record:
         "topk": case.spec.topk,
         "num_draft_tokens": case.spec.num_draft_tokens,
         "batch_size": case.batch_size,
+        "context_len": case.context_len,
         "nccl": case.nccl,
     }
 
 
-def _times_record(model: CostModel, case: Case, times: CycleTimes, baseline: tuple[str, bool]) -> Record:
+def _times_record(model: CostModel, case: Case, times: CycleTimes, baseline: tuple[str, Iterable[str]]) -> Record:
     """The cycle and its phases; phases that the runs cannot tell apart are null.
 
-    `baseline` is the setting of the plain decode beside it, and whether that is extrapolated.
+    `baseline` is the setting of the plain decode beside it, and what of that lies outside the measured range.
     """
     timed = "verify" in model.measured_phases and not model.setting(case.nccl).whole_cycles
     beyond = [_beyond(model, name, case.nccl) for name in times.extrapolated_in]
-    if baseline[1]:
-        beyond.append(f"plain decode: {_beyond(model, 'decode_batch_size', baseline[0])}")
+    beyond += [f"plain decode: {_beyond(model, name, baseline[0])}" for name in baseline[1]]
     told = {coefficient.phase for coefficient in model.coefficients} if timed else set()
     return {
         "cycle_ms": times.cycle_ms,
@@ -193,7 +198,7 @@ def _prediction_row(model: CostModel, case: Case, answer: Prediction) -> Record:
         "decode_ms": answer.decode_ms,
         "baseline_tok_s": answer.baseline_tok_s,
         "no_baseline": answer.no_baseline,
-        **_times_record(model, case, answer.times, (case.nccl, bool(answer.decode_extrapolated))),
+        **_times_record(model, case, answer.times, (case.nccl, answer.decode_extrapolated_in)),
         **_noise_record(model),
         "mixed_setup": mixed,
         "mixed_fields": list(model.mixed),
@@ -215,7 +220,7 @@ def _break_even_row(model: CostModel, case: Case, answer: BreakEven) -> Record:
         "required_accept_rate": answer.required_accept_rate,
         "decode_ms": answer.decode_ms,
         "baseline_tok_s": case.batch_size * 1000.0 / float(answer.decode_ms),
-        **_times_record(model, case, answer.times, (answer.baseline_nccl, bool(answer.decode_extrapolated))),
+        **_times_record(model, case, answer.times, (answer.baseline_nccl, answer.decode_extrapolated_in)),
         "mixed_setup": bool(answer.mixed),
         "mixed_fields": list(answer.mixed),
         **_noise_record(model),

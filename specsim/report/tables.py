@@ -72,8 +72,12 @@ def _labels(record: Record) -> Iterator[str]:
 def _extrapolations(rows: Iterable[Record]) -> Iterator[str]:
     for row in rows:
         if row["extrapolated"]:
-            where = f"{row['num_draft_tokens']} draft tokens, batch {row['batch_size']}"
+            where = f"{row['num_draft_tokens']} draft tokens, batch {row['batch_size']}{_at_context(row)}"
             yield f"EXTRAPOLATED at {where}: {'; '.join(row['extrapolated_in'])}"
+
+
+def _at_context(row: Record) -> str:
+    return "" if row["context_len"] is None else f", context {row['context_len']}"
 
 
 def _readings(row: Record) -> str:
@@ -104,7 +108,7 @@ def fit_text(record: Record) -> str:
     """A fit's coefficients, what it leaves out, and its labels."""
     rows = [
         (
-            c["name"],
+            c["name"] + _shape(c["parameters"]),
             c["nccl"] or "all",
             number(c["value"], 4) + ("" if c["identified"] else " ¹"),
             span(c["interval"], 4),
@@ -116,6 +120,11 @@ def fit_text(record: Record) -> str:
     columns = ("coefficient", "NCCL", "value", f"{record['interval_level']:.0%} interval", "from runs")
     parts = [table(columns, rows), *_sums(record), *_shares(record), *_left_out(record)]
     return "\n".join([*parts, "", labels(record)])
+
+
+def _shape(parameters: Sequence[float]) -> str:
+    """Where a shape's term begins, or runs from and to."""
+    return f" {' to '.join(f'{value:.4g}' for value in parameters)}" if parameters else ""
 
 
 def _sums(record: Record) -> Iterator[str]:
@@ -145,17 +154,27 @@ def _left_out(record: Record) -> Iterator[str]:
 def predict_text(record: Record) -> str:
     """Predictions, one line a case, with their phases."""
     columns = (
-        "NCCL", "draft tokens", "steps", "topk", "batch", "accept length", "verify", "draft", "extend", "other",
-        "cycle [ms]", "tok/s", "per user", "plain tok/s", "speed-up",
+        "NCCL", "draft tokens", "steps", "topk", "batch", "context", "accept length", "verify", "draft", "extend",
+        "other", "cycle [ms]", "tok/s", "per user", "plain tok/s", "speed-up",
     )  # fmt: skip
-    return "\n".join([table(columns, [_predict_cells(row) for row in record["rows"]]), "", labels(record)])
+    idle = {"context": all(row["context_len"] is None for row in record["rows"])}
+    return "\n".join([_without(idle, columns, map(_predict_cells, record["rows"])), "", labels(record)])
+
+
+def _without(idle: dict[str, bool], columns: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+    """A table without the columns that say nothing new."""
+    kept = [index for index, name in enumerate(columns) if not idle.get(name, False)]
+    return table([columns[i] for i in kept], [[row[i] for i in kept] for row in cells])
+
+
+_COUNTS = ("num_draft_tokens", "num_steps", "topk", "batch_size", "context_len")
 
 
 def _predict_cells(row: Record) -> tuple[str, ...]:
     low, high = ("≥ ", "≤ ") if row["lower_bound"] else ("", "")
     return (
         row["nccl"],
-        *(str(row[name]) for name in ("num_draft_tokens", "num_steps", "topk", "batch_size")),
+        *(str(row[name]) for name in _COUNTS),
         number(row["accept_length"], 2),
         *(number(row[f"{phase}_ms"], 2) for phase in ("verify", "draft", "extend", "other")),
         f"{low}{row['cycle_ms']:.2f} {span(row['cycle_interval'], 2)}",
@@ -173,7 +192,7 @@ def break_even_text(record: Record) -> str:
     """Break-evens, one line a case: need, limit, had, verdict; a column that says nothing new is left out."""
     rows = record["rows"]
     columns = (
-        "NCCL", "baseline", "draft tokens", "steps", "topk", "batch", "cycle ms", "plain ms",
+        "NCCL", "baseline", "draft tokens", "steps", "topk", "batch", "context", "cycle ms", "plain ms",
         f"needs length ({record['interval_level']:.0%})", "as rate", "at most", "accept length", "verdict",
     )  # fmt: skip
     idle = {
@@ -181,10 +200,9 @@ def break_even_text(record: Record) -> str:
         "steps": all(row["topk"] == 1 for row in rows),
         "topk": all(row["topk"] == 1 for row in rows),
         "batch": all(row["batch_size"] == 1 for row in rows),
+        "context": all(row["context_len"] is None for row in rows),
     }
-    kept = [index for index, name in enumerate(columns) if not idle.get(name, False)]
-    cells = [_break_even_cells(row) for row in rows]
-    drawn = table([columns[i] for i in kept], [[row[i] for i in kept] for row in cells])
+    drawn = _without(idle, columns, map(_break_even_cells, rows))
     return "\n".join([drawn, *_length_footnotes(record), "", labels(record)])
 
 
@@ -193,7 +211,7 @@ def _break_even_cells(row: Record) -> tuple[str, ...]:
     return (
         row["nccl"],
         row["baseline_nccl"] + (" (MIXED)" if row["mixed_setup"] else ""),
-        *(str(row[name]) for name in ("num_draft_tokens", "num_steps", "topk", "batch_size")),
+        *(str(row[name]) for name in _COUNTS),
         number(row["cycle_ms"], 2),
         number(row["decode_ms"], 2),
         ("≥ " if row["lower_bound"] else "") + needs,

@@ -35,9 +35,12 @@ def differences(runs: Iterable[Run]) -> dict[str, dict[object, list[str]]]:
     return {name: values for name, values in found.items() if len(values) > 1}
 
 
-def require_like_for_like(runs: Iterable[Run], allow_mixed: bool) -> tuple[str, ...]:
-    """Names of the fields that differ; raises MixedSetupError on any unless mixing is allowed."""
-    mixed = differences(runs)
+def require_like_for_like(runs: Iterable[Run], allow_mixed: bool, told: Iterable[str] = ()) -> tuple[str, ...]:
+    """Names of the fields that differ; raises MixedSetupError on any unless mixing is allowed.
+
+    Fields in `told` may differ: the model has a term for them.
+    """
+    mixed = {name: values for name, values in differences(runs).items() if name not in told}
     if mixed and not allow_mixed:
         lines = [f"runs differ in {name}: {_listed(values)}" for name, values in mixed.items()]
         advice = "fit them apart, say in 'exclude' why a run is left out, or allow a mixed fit (--allow-mixed)"

@@ -370,9 +370,9 @@ def test_plain_decode_outside_its_batches_is_extrapolated():
     runs = [run("a", 1, 6, cycle_ms=30.0), run("b", 64, 6, cycle_ms=60.0)]
     runs += [run(f"p{b}", b, None, decode_ms=15.0 + b / 2) for b in (1, 2)]
     model = fit(runs).model
-    assert break_even(model, chain(6), Workload(64), "s").decode_extrapolated
-    assert predict(model, chain(6), Workload(64), 2.0, "s").decode_extrapolated
-    assert not break_even(model, chain(6), Workload(2), "s").decode_extrapolated
+    assert break_even(model, chain(6), Workload(64), "s").decode_extrapolated_in
+    assert predict(model, chain(6), Workload(64), 2.0, "s").decode_extrapolated_in
+    assert not break_even(model, chain(6), Workload(2), "s").decode_extrapolated_in
 
 
 def test_widths_of_another_setting_are_no_measurement_of_this_one():

@@ -16,7 +16,6 @@ import specsim.sweep as module
 from specsim.acceptance import TreeLaw
 from specsim.breakeven import break_even
 from specsim.cli.main import main
-from specsim.cost.terms import plain_cycle
 from specsim.errors import ConfigurationError
 from specsim.fitting import fit
 from specsim.fitting.acceptance import CHAIN_ERROR, TREE_ERROR, LengthObservation, fit_acceptance
@@ -141,7 +140,7 @@ def test_the_margins_interval_is_that_of_draws(model, fitted):
     lengths = lengths * (1 + own_errors(fitted, found.spec) * random.standard_normal(lengths.shape))
     moves = random.multivariate_normal(np.zeros(len(model.coefficients)), model.covariance_matrix, 3000, method="svd")
     cost = cycle_cost(model, found.spec, Workload(4), "default", found.accept_length.shape).total
-    decode = model.decode(plain_cycle(np.array([4.0])), "default")
+    decode = model.decode(model.plain_cycle(np.array([4.0])), "default")
     ratios = (cost.value + moves @ cost.gradient.T) / (decode.value + moves @ decode.gradient.T)
     # cost and law have quantiles of their own, so each is drawn alone and they are joined as independent
     of_cost = quantile(model.noise.residual_dof) * ratios.std(axis=0)
@@ -187,7 +186,7 @@ def test_the_best_of_all_is_told_apart_under_the_law_too(model, fitted):
         best, label = int(found.columns.best[place]), axes.nccl[place[0]]
         work = Workload(axes.batch_size[place[1]])
         cost = cycle_cost(model, found.cell(*place, best).spec, work, label, ()).total
-        plain = plain_cycle(np.array([float(work.batch_size)]))
+        plain = model.plain_cycle(np.array([float(work.batch_size)]))
         decode = min((model.decode(plain, other) for other in axes.nccl), key=lambda each: each.value[0])
         value = np.log(found.accept_length[best] * decode.value / cost.value)[0]
         return best, value, (decode.gradient / decode.value[:, None] - cost.gradient / cost.value[:, None])[0]

@@ -1,0 +1,237 @@
+"""KV reads over contexts, host-bound times with graphs off, the measured curve, and gross outliers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specsim import Run, Setup, SpecConfig, Workload, break_even, fit, predict
+from specsim.errors import MixedSetupError
+from specsim.evaluation import evaluate
+from specsim.runs.run import Figure
+from tests.synthetic import Truth, lognormal, phase_runs, run
+
+ONE = SpecConfig(0, 1, 1)
+
+
+def forward(name, batch, width, context, verify_ms, graphs=True):
+    spec = SpecConfig(width - 1, 1, width)
+    return Run(
+        name, Setup(cuda_graph=graphs), "s", Workload(batch, context), True, spec, {"verify_ms": Figure(verify_ms)}
+    )
+
+
+def plain(name, batch, context, decode_ms):
+    return Run(name, Setup(), "s", Workload(batch, context), False, None, {"decode_ms": Figure(decode_ms)})
+
+
+def coefficient(model, name):
+    return next(c for c in model.coefficients if c.name == name)
+
+
+# -- KV reads ----------------------------------------------------------------------------------------------------------
+
+
+def device(tokens, kv_tokens):
+    """A target forward by hand: 4 ms, 0.02 ms a token, 0.03 ms for a thousand tokens of KV cache."""
+    return 4.0 + 0.02 * tokens + 0.03 * kv_tokens / 1000
+
+
+def many_contexts(noise=lambda: 1.0):
+    return [
+        forward(f"{batch}x{width}@{context}", batch, width, context, device(batch * width, batch * context) * noise())
+        for batch, width in ((1, 4), (8, 4), (16, 8))
+        for context in (100, 4000, 16000)
+    ]
+
+
+def test_a_kv_read_is_recovered_and_predicts_contexts_between():
+    model = fit(many_contexts()).model
+    assert coefficient(model, "verify_kv_read_ms").value == pytest.approx(0.03)
+    times = predict(model, SpecConfig(3, 1, 4), Workload(8, 9000), 1.0).times
+    assert times.verify_ms == pytest.approx(4.0 + 0.02 * 32 + 0.03 * 72)
+    assert "context_len" not in times.extrapolated_in
+
+
+def test_a_context_beyond_the_measured_is_flagged_in_verify_and_in_decode():
+    runs = [*many_contexts(), *(plain(f"p{b}", b, 100, 3.5 + 0.01 * b) for b in (1, 8, 16))]
+    model = fit(runs).model
+    answer = break_even(model, SpecConfig(3, 1, 4), Workload(8, 30000), "s")
+    assert "context_len" in answer.times.extrapolated_in
+    assert "decode_context_len" in answer.decode_extrapolated_in
+    assert any("what a longer context costs plain decode is not told" in note for note in model.notes)
+    near = break_even(model, SpecConfig(3, 1, 4), Workload(8, 150), "s")
+    assert not near.times.extrapolated_in
+    assert not near.decode_extrapolated_in
+
+
+def test_a_question_without_a_context_is_priced_at_the_middle_and_says_so():
+    model = fit(many_contexts()).model
+    silent, stated = (predict(model, SpecConfig(3, 1, 4), Workload(8, c), 1.0).times for c in (None, 8050))
+    assert silent.verify_ms == stated.verify_ms
+    assert any("priced at 8050 tokens" in note for note in model.notes)
+    asked = dataclasses.replace(model, asked_context=100)
+    assert predict(asked, SpecConfig(3, 1, 4), Workload(8), 1.0).times.verify_ms == pytest.approx(device(32, 800))
+
+
+@pytest.mark.parametrize("contexts", [(100, 8000, 16000), (100, None, 16000)])
+def test_contexts_that_nothing_tells_from_tokens_are_refused(contexts):
+    runs = [
+        forward(f"{width}", 1, width, context, 4.0 + width) for width, context in zip((2, 4, 6), contexts, strict=True)
+    ]
+    with pytest.raises(MixedSetupError, match="context_len"):
+        fit(runs)
+    assert "context_len" in fit(runs, allow_mixed=True).model.mixed
+
+
+def test_a_run_without_a_context_is_not_held_against_times_that_depend_on_it():
+    model = fit(many_contexts()).model
+    held = evaluate(model, [forward("a", 8, 4, 4000, 5.6), forward("silent", 8, 4, None, 5.6)])
+    assert [c.run for c in held.compared] == ["a"]
+    assert [(u.run, "context_len" in u.why) for u in held.unevaluated] == [("silent", True)]
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**31 - 1))
+def test_predictions_never_fall_with_tokens_batch_or_context(seed):
+    model = fit(many_contexts(lognormal(seed, 0.05))).model
+
+    def verify(batch, width, context):
+        return predict(model, SpecConfig(width - 1, 1, width), Workload(batch, context), 1.0).times.verify_ms
+
+    grid = np.array([[[verify(b, w, c) for c in (0, 500, 40000)] for w in (2, 5, 12)] for b in (1, 3, 40)])
+    for axis in range(3):
+        assert (np.diff(grid, axis=axis) >= -1e-12).all()
+
+
+# -- graphs off --------------------------------------------------------------------------------------------------------
+
+
+def eager(tokens, kv_tokens):
+    """The longer of the host's time, 3 ms at 16 tokens and 8 ms above, and of the device's with 0.4 ms of gaps."""
+    return max(3.0 if tokens <= 16 else 8.0, device(tokens, kv_tokens) - 2.5 + 0.4)
+
+
+def eager_runs():
+    return [
+        forward(f"e{width}@{context}", 8, width, context, eager(8 * width, 8 * context), graphs=False)
+        for width in (2, 4, 8, 16)
+        for context in (0, 500, 2000, 16000)
+    ]
+
+
+def graph_runs():
+    return [
+        forward(f"g{batch}@{context}", batch, 1, context, device(batch, batch * context) - 2.5)
+        for batch in (1, 4, 16, 64)
+        for context in (0, 2000, 16000)
+    ]
+
+
+def test_with_graphs_off_a_phase_takes_the_longer_of_host_and_device():
+    fitted = fit(eager_runs())
+    assert all(abs(r.relative) < 0.02 for r in fitted.residuals if r.run != "e16@16000")
+    model = fitted.model
+    for width, context, expected in ((2, 1000, 3.0), (8, 1000, 8.0), (4, 1500, 8.0)):
+        times = predict(model, SpecConfig(width - 1, 1, width), Workload(8, context), 1.0).times
+        assert times.verify_ms == pytest.approx(expected, rel=0.01)
+
+
+def test_graph_mode_is_refused_as_a_mixture_unless_allowed_and_then_both_are_told():
+    runs = eager_runs() + graph_runs()
+    with pytest.raises(MixedSetupError, match="cuda_graph"):
+        fit(runs)
+    model = fit(runs, allow_mixed=True).model
+    assert coefficient(model, "verify_kv_read_ms").value == pytest.approx(0.03, rel=1e-3)
+    assert coefficient(model, "verify_eager_ms").value == pytest.approx(0.4, rel=1e-2)
+    new = [
+        forward("eager", 8, 2, 9000, eager(16, 72000), graphs=False),
+        forward("host", 8, 8, 9000, eager(64, 72000), graphs=False),
+        forward("graph", 8, 2, 9000, device(16, 72000) - 2.5),
+    ]
+    assert all(abs(c.difference_pct) < 1 for c in evaluate(model, new, allow_mixed=True).compared)
+
+
+def test_graphs_off_at_one_context_stays_a_line():
+    runs = [forward(f"{w}", 1, w, 500, 20 + 0.5 * w, graphs=False) for w in (2, 4, 8)]
+    assert {c.name for c in fit(runs).model.coefficients} == {"verify_fixed_ms", "verify_per_token_ms"}
+
+
+# -- a measured curve --------------------------------------------------------------------------------------------------
+
+LEVELS = {1: 2.0, 8: 2.02, 16: 2.4, 24: 2.42, 32: 2.9, 40: 2.91}
+
+
+def stairs(noise=lambda: 1.0):
+    return [
+        forward(f"{batch}@{context}", batch, 1, context, (level + 0.03 * batch * context / 1000) * noise())
+        for batch, level in LEVELS.items()
+        for context in (100, 1000, 4000, 8000)
+    ]
+
+
+def test_stairs_become_a_curve_where_tokens_repeat():
+    model = fit(stairs(lognormal(3, 0.002))).model
+    assert model.form == "measured curve over tokens in verify"
+    found = [predict(model, ONE, Workload(b, 2000), 1.0).times.verify_ms - 0.06 * b for b in LEVELS]
+    assert found == pytest.approx(list(LEVELS.values()), rel=0.005)
+
+
+def test_a_curve_never_falls():
+    falling = {8: 3.0, 16: 2.6, 24: 3.4, 32: 3.3}
+    runs = [
+        forward(f"{b}@{c}", b, 1, c, level + 0.01 * b * c / 1000)
+        for b, level in falling.items()
+        for c in (0, 1000, 9000)
+    ]
+    model = fit(runs).model
+    times = [predict(model, ONE, Workload(b, 500), 1.0).times.verify_ms for b in range(8, 41)]
+    assert (np.diff(times) >= -1e-12).all()
+
+
+# -- gross outliers ----------------------------------------------------------------------------------------------------
+
+
+def with_one_wrong(factor, name="4x4", seed=5):
+    runs = phase_runs(Truth(), (2, 3, 4, 6, 8), (1, 2, 4, 8), lognormal(seed, 0.004))
+    wrong = [i for i, r in enumerate(runs) if r.id == name]
+    for i in wrong:
+        figures = dict(runs[i].figures)
+        figures["verify_ms"] = Figure(figures["verify_ms"].best * factor)
+        figures.pop("cycle_ms")  # else the row would contradict itself
+        runs[i] = dataclasses.replace(runs[i], figures=figures)
+    return runs
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.8, 1.5, 10.0])
+def test_a_gross_outlier_is_reported_and_not_fitted(factor):
+    fitted = fit(with_one_wrong(factor))
+    truth = Truth()
+    assert [(o.run, o.phases) for o in fitted.outliers] == [("4x4", ("verify",))]
+    assert fitted.outliers[0].relative == pytest.approx(factor - 1, abs=0.05)
+    assert coefficient(fitted.model, "verify_per_token_ms").value == pytest.approx(truth.verify_per_token_ms, rel=0.02)
+    assert coefficient(fitted.model, "verify_fixed_ms").value == pytest.approx(truth.verify_fixed_ms, rel=0.02)
+    assert any("GROSS OUTLIER, not fitted: verify of 4x4" in note for note in fitted.model.notes)
+
+
+def test_two_outliers_do_not_hide_each_other():
+    runs = with_one_wrong(3.0)
+    figures = dict(next(r for r in runs if r.id == "2x6").figures)
+    figures["verify_ms"] = Figure(figures["verify_ms"].best * 3)
+    figures.pop("cycle_ms")
+    runs = [dataclasses.replace(r, figures=figures) if r.id == "2x6" else r for r in runs]
+    assert {o.run for o in fit(runs).outliers} == {"4x4", "2x6"}
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**31 - 1), st.sampled_from([0.002, 0.01, 0.05]))
+def test_honest_noise_is_no_outlier(seed, noise):
+    assert not fit(phase_runs(Truth(), (2, 3, 4, 6, 8), (1, 2, 4, 8), lognormal(seed, noise))).outliers
+
+
+def test_a_knee_at_the_edge_is_no_outlier():
+    widths = (2, 3, 4, 5, 6, 7, 8)
+    runs = [run(f"{w}", 1, w, verify_ms=20 + 0.5 * w + (9 if w == 8 else 0)) for w in widths]
+    assert not fit(runs).outliers
