@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_cost import MOE_CARD, batch_size, configuration, constant_ratio, depth, held_out, runs_of
+from benchmarks.groups import DENSE, MOE
+from benchmarks.held_out import batch_size, configuration, constant_ratio, held_out, shape
 from specsim import fit
-from specsim.runs.run import RunSet
 
 
 @pytest.mark.parametrize(
     ("part", "rows", "inside", "median", "largest"),
-    [(configuration, 30, 26, 0.008, 0.09), (batch_size, 30, 22, 0.008, 0.09), (depth, 21, 7, 0.006, 0.03)],
+    [(configuration, 30, 26, 0.008, 0.09), (batch_size, 30, 22, 0.008, 0.09), (shape, 21, 7, 0.006, 0.03)],
 )
 def test_left_out_cycles_are_predicted(part, rows, inside, median, largest):
-    held = list(held_out(runs_of("Llama"), part, {}))
+    held = held_out(DENSE.runs, part)
     errors = [h.error for h in held if not h.extrapolated]
     assert (len(held), len(errors)) == (rows, inside)
     assert np.median(errors) < median
@@ -25,13 +25,16 @@ def test_left_out_cycles_are_predicted(part, rows, inside, median, largest):
 
 
 def test_better_than_a_constant_cost_ratio():
-    ours = {h.run: h.error for h in held_out(runs_of("Llama"), configuration, {})}
-    instead = list(constant_ratio(runs_of("Llama")))
-    assert np.median([ours[h.run] for h in instead]) < 0.5 * np.median([h.error for h in instead])
+    guess = constant_ratio(DENSE.runs)
+    held = [(h, guess(DENSE.runs.run(h.run), h.kind)) for h in held_out(DENSE.runs, configuration)]
+    pairs = [(h.error, abs(time / h.measured_ms - 1)) for h, time in held if time is not None]
+    assert len(pairs) == 20  # 21 cycles, of which one is known
+    ours, theirs = zip(*pairs, strict=True)
+    assert np.median(ours) < 0.5 * np.median(theirs)
 
 
 def test_the_dense_model_asks_for_its_knees():
-    model = fit(runs_of("Llama")).model
+    model = fit(DENSE.runs).model
     knees = {c.name: c.parameters[0] for c in model.coefficients if c.name.endswith("knee_ms")}
     assert set(knees) == {"verify_knee_ms", "decode_knee_ms"}
     assert all(128 <= knee <= 256 for knee in knees.values())
@@ -40,9 +43,9 @@ def test_the_dense_model_asks_for_its_knees():
 
 def test_plain_decode_of_experts_follows_their_coverage():
     """Five batch sizes: a line misses by up to a third, coverage with a small slope is within 1.2%."""
-    fitted = fit(RunSet(runs_of("Qwen"), model_card=MOE_CARD))
+    fitted = fit(MOE.runs)
     assert fitted.model.form == "line + expert coverage in decode"
     assert max(abs(r.relative) for r in fitted.residuals) < 0.012
-    line = fit(runs_of("Qwen"))
+    line = fit(MOE.runs.runs)
     assert line.model.form == "line"
     assert max(abs(r.relative) for r in line.residuals) > 0.25
