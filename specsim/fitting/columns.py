@@ -120,15 +120,20 @@ def solved(columns: tuple[Column, ...], seen: tuple[Observation, ...], assumed: 
     A range's own spread counts beside that noise, so where residuals tell the noise the two are found in turns.
     """
     design, times = features(columns, seen), np.array([o.time_ms for o in seen])
-    spread, finest = np.array([o.relative_spread for o in seen]), resolution(seen)
+    finest, ranges = resolution(seen), any(o.relative_spread for o in seen)
     noise = Noise(assumed, True, 0)
     for _ in range(_NOISE_ROUNDS):
         used = max(noise.relative, np.finfo(float).eps)
-        solution = solve(design, times, np.hypot(1.0, spread / used))
+        solution = solve(design, times, noise_ratio(seen, used))
         noise = _noise(solution, used, assumed, finest)
-        if abs(noise.relative / used - 1.0) < _SETTLED or not spread.any():
+        if abs(noise.relative / used - 1.0) < _SETTLED or not ranges:
             break
     return solution, noise
+
+
+def noise_ratio(seen: tuple[Observation, ...], noise: float) -> FloatArray:
+    """A figure's relative noise over a plain measurement's: more where it comes with a range."""
+    return np.hypot(1.0, np.array([o.relative_spread for o in seen]) / noise)
 
 
 def _noise(solution: Solution, used: float, assumed: float, finest: float) -> Noise:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,12 +26,13 @@ from specsim.fitting.columns import (
     contexts_told,
     features,
     measured_alone,
+    noise_ratio,
     phases_of_many_contexts,
     solved,
     told_apart,
 )
 from specsim.fitting.host import host_or_device
-from specsim.fitting.least_squares import Solution
+from specsim.fitting.least_squares import Solution, resampled
 from specsim.fitting.notes import notes
 from specsim.fitting.observations import Observation, observations
 from specsim.fitting.outliers import without_gross_outliers
@@ -65,6 +66,16 @@ class Residual:
 
 
 @dataclass(frozen=True)
+class _Problem:
+    """Fitted runs, the equations they give, the columns told apart, and the solution."""
+
+    runs: tuple[Run, ...]
+    seen: tuple[Observation, ...]
+    columns: tuple[Column, ...]
+    solution: Solution
+
+
+@dataclass(frozen=True)
 class Fit:
     """A fitted model, every figure it was fitted to, and what was left out.
 
@@ -75,17 +86,18 @@ class Fit:
     model: CostModel
     residuals: tuple[Residual, ...]
     left_out: tuple[Run, ...]
-    outliers: tuple[Residual, ...] = ()
+    outliers: tuple[Residual, ...]
+    _problem: _Problem = field(repr=False)
 
+    def resampled(self, count: int, generator: np.random.Generator) -> FloatArray:
+        """Coefficients (count, p) refitted to figures drawn anew around the fit (residual bootstrap).
 
-@dataclass(frozen=True)
-class _Problem:
-    """Fitted runs, the equations they give, the columns told apart, and the solution."""
-
-    runs: tuple[Run, ...]
-    seen: tuple[Observation, ...]
-    columns: tuple[Column, ...]
-    solution: Solution
+        Residuals are freed of leverage and drawn with replacement; without degrees of freedom the assumed noise is
+        drawn. The bound holds in each, so that a coefficient near 0 shows its one-sided spread. The terms stay those chosen.
+        """
+        seen, noise = self._problem.seen, self.model.noise.relative
+        design = features(self._problem.columns, seen)
+        return resampled(design, self._problem.solution, noise_ratio(seen, noise), noise, count, generator)
 
 
 def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mixed: bool = False) -> Fit:
@@ -123,7 +135,7 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
     model = replace(model, alternatives=others)
     model = replace(model, notes=notes(model, fitted, seen, outliers, _at_zero(problem), folded))
     left_out = tuple(run for run in everything if run.excluded)
-    return Fit(model, _residuals(problem), left_out, tuple(residual(o, time) for o, time in outliers))
+    return Fit(model, _residuals(problem), left_out, tuple(residual(o, time) for o, time in outliers), problem)
 
 
 def _told(seen: tuple[Observation, ...]) -> tuple[str, ...]:

@@ -65,16 +65,26 @@ class _Sides:
         return cls(np.array([o.time_ms for o in seen]), device, np.array(tokens), np.array(kv_tokens), eager)
 
     def waiting(self) -> BoolArray:
-        """The eager figures that the host explains, by the assignment that leaves the least misfit.
+        """The eager figures that the host explains, by the assignment that leaves the least misfit; none where all are the device's.
 
         Each start takes the figures that read most of the KV cache for the device's; then every figure goes to the
         side that is the longer, until none changes.
         """
         starts = [self.eager & (self.kv_tokens < least) for least in np.unique(self.kv_tokens[self.eager])[1:]]
         settled = [self._settled(start) for start in [self.eager, *starts]]
-        best = min(settled, key=lambda waits: float(np.square(self._explained(waits) / self.times - 1).sum()))
-        nothing_else = not (self.eager & ~best).any() and self.eager.all()
-        return np.zeros_like(best) if nothing_else else best
+        misfits = [
+            _misfit(np.where(self.eager, np.maximum(*both), both[1]), self.times) for both in map(self._both, settled)
+        ]
+        best, nothing = settled[int(np.argmin(misfits))], np.zeros_like(self.eager)
+        if self.eager.all() and (best.all() or min(misfits) > self._misfit_of_sum()):
+            return nothing
+        return best
+
+    def _misfit_of_sum(self) -> float:
+        """Misfit of a level at each token count with what the device does added to it: nothing is hidden."""
+        levels = (self.tokens[:, None] == np.unique(self.tokens)).astype(float)
+        design = np.hstack([levels, self.device])
+        return _misfit(design @ solve(design, self.times, np.ones(self.times.size)).values, self.times)
 
     def _settled(self, waits: BoolArray) -> BoolArray:
         for _ in range(_ROUNDS):
@@ -85,10 +95,6 @@ class _Sides:
             waits = now
         return waits
 
-    def _explained(self, waits: BoolArray) -> FloatArray:
-        host, device = self._both(waits)
-        return np.where(self.eager, np.maximum(host, device), device)
-
     def _both(self, waits: BoolArray) -> tuple[FloatArray, FloatArray]:
         """The host's level at each token count, 0 where no figure shows it, and the device's time."""
         level = {t: float(self.times[waits & (self.tokens == t)].mean()) for t in np.unique(self.tokens[waits])}
@@ -98,3 +104,7 @@ class _Sides:
             return host, np.zeros_like(host)
         solution = solve(self.device[seen], self.times[seen], np.ones(int(seen.sum())))
         return host, self.device @ solution.values
+
+
+def _misfit(expected: FloatArray, times: FloatArray) -> float:
+    return float(np.square(expected / times - 1.0).sum())

@@ -55,6 +55,39 @@ def solve(features: FloatArray, times: FloatArray, noise_ratio: FloatArray) -> S
     return solution
 
 
+def resampled(
+    features: FloatArray,
+    solution: Solution,
+    noise_ratio: FloatArray,
+    noise: float,
+    count: int,
+    generator: np.random.Generator,
+) -> FloatArray:
+    """Solutions (count, p) for times drawn anew around a fit, by its residuals or, with none to draw, by a noise.
+
+    `noise_ratio` as in `solve`; `noise` is that of a plain measurement, relative. A residual's spread shrinks with its row's leverage, which is undone; rows that the fit must meet exactly have none.
+    """
+    fitted = features @ solution.values
+    free = 1.0 - np.einsum("np,pn->n", features, solution.influence).clip(0.0, 1.0)
+    told = free > _SAME_DIRECTION
+    if solution.degrees_of_freedom == 0 or not told.any():
+        drawn = generator.normal(0.0, noise, (count, fitted.size))
+    else:
+        pool = solution.residuals[told] / np.sqrt(free[told])
+        drawn = generator.choice(pool - pool.mean(), (count, fitted.size))
+    relative = drawn * noise_ratio
+    values: FloatArray = (fitted * (1.0 + relative)) @ solution.influence.T
+    below = np.flatnonzero((values < 0).any(axis=1))
+    if below.size:
+        from scipy.optimize import nnls
+
+        weight = 1.0 / (fitted * noise_ratio)
+        rows = features[:, solution.kept] * weight[:, None]
+        for index in below:
+            values[index, solution.kept] = nnls(rows, (1.0 + relative[index]) / noise_ratio)[0]
+    return values
+
+
 def _solve_weighted(features: FloatArray, times: FloatArray, weight: FloatArray) -> Solution:
     rows = features * weight[:, None]
     norms = np.linalg.norm(rows, axis=0)

@@ -8,13 +8,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from specsim.breakeven import IMPOSSIBLE, BreakEven
 from specsim.cost.model import Coefficient, CostModel
 from specsim.cost.terms import PHASES
 from specsim.errors import NotIdentifiedError
 from specsim.fitting import Fit
 from specsim.prediction import CycleTimes, Prediction, predict
-from specsim.quantities import LEVEL
+from specsim.quantities import LEVEL, FloatArray
 from specsim.questions import Case, LengthBounds, Unanswered
 from specsim.runs.run import PHASE_FIGURES, Run
 from specsim.uncertainty import quantile
@@ -36,9 +38,13 @@ def plain(value: Any) -> Any:
 # -- fit ----------------------------------------------------------------------------------------------------------
 
 
-def fit_record(fitted: Fit) -> Record:
-    """A fit: the reference setting's coefficients by name at the top, then everything it rests on."""
+def fit_record(fitted: Fit, resamples: FloatArray | None = None) -> Record:
+    """A fit: the reference setting's coefficients by name at the top, then everything it rests on.
+
+    With coefficients refitted to resamples, (count, p), the interval that their quantiles span.
+    """
     model = fitted.model
+    spread = _quantiles(model, resamples)
     tops = {
         c.name: c.value if c.identified else None
         for c in model.coefficients
@@ -54,7 +60,11 @@ def fit_record(fitted: Fit) -> Record:
         "verify_fixed_share": _fixed_shares(model),
         **_noise_record(model),
         "setup": asdict(model.setup),
-        "coefficients": [_coefficient_record(model, c) for c in model.coefficients],
+        "coefficients": [
+            {**_coefficient_record(model, c), "bootstrap_interval": ends}
+            for c, ends in zip(model.coefficients, spread, strict=True)
+        ],
+        "bootstrap": 0 if resamples is None else len(resamples),
         "settings": [asdict(setting) for setting in model.settings],
         "ranges": dict(model.ranges),
         "form": model.form,
@@ -98,6 +108,15 @@ def _coefficient_record(model: CostModel, coefficient: Coefficient) -> Record:
     interval = [max(coefficient.value - reach, 0.0), coefficient.value + reach]
     interval_or_none = interval if coefficient.identified else None
     return {**asdict(coefficient), "name": _shown_name(model, coefficient), "interval": interval_or_none}
+
+
+def _quantiles(model: CostModel, resamples: FloatArray | None) -> list[list[float] | None]:
+    """The middle LEVEL of each coefficient's resamples; None without any, or where it has no meaning of its own."""
+    if resamples is None:
+        return [None] * len(model.coefficients)
+    low, high = np.quantile(resamples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    ends = zip(model.coefficients, low, high, strict=True)
+    return [[float(least), float(most)] if c.identified else None for c, least, most in ends]
 
 
 def _shown_name(model: CostModel, coefficient: Coefficient) -> str:

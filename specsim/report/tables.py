@@ -112,13 +112,20 @@ def fit_text(record: Record) -> str:
             c["nccl"] or "all",
             number(c["value"], 4) + ("" if c["identified"] else " ¹"),
             span(c["interval"], 4),
+            span(c["bootstrap_interval"], 4),
             _some(c["runs"]) + (" (derived)" if c["implied"] else ""),
         )
         for c in record["coefficients"]
         if c["runs"]
     ]
-    columns = ("coefficient", "NCCL", "value", f"{record['interval_level']:.0%} interval", "from runs")
-    parts = [table(columns, rows), *_sums(record), *_shares(record), *_left_out(record)]
+    level = f"{record['interval_level']:.0%}"
+    columns = ("coefficient", "NCCL", "value", f"{level} interval", f"{level} of resamples", "from runs")
+    parts = [
+        _without({columns[4]: not record["bootstrap"]}, columns, rows),
+        *_sums(record),
+        *_shares(record),
+        *_left_out(record),
+    ]
     return "\n".join([*parts, "", labels(record)])
 
 

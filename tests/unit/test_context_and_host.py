@@ -159,6 +159,18 @@ def test_graphs_off_at_one_context_stays_a_line():
     assert {c.name for c in fit(runs).model.coefficients} == {"verify_fixed_ms", "verify_per_token_ms"}
 
 
+def test_with_graphs_off_a_device_that_never_waits_adds_its_kv_reads():
+    """As on a laptop's GPU: 15 ms and 0.06 ms a token over 16, and 0.6 ms for a thousand tokens of KV cache."""
+    runs = [
+        forward(f"{w}@{c}", 8, w, c, 15 + 0.06 * max(8 * w - 16, 0) + 0.6 * 8 * c / 1000, graphs=False)
+        for w in (2, 4, 8, 32)
+        for c in (0, 500, 2000, 8000)
+    ]
+    model = fit(runs).model
+    assert coefficient(model, "verify_kv_read_ms").value == pytest.approx(0.6, rel=1e-3)
+    assert not [c for c in model.coefficients if "host" in c.name]
+
+
 # -- a measured curve --------------------------------------------------------------------------------------------------
 
 LEVELS = {1: 2.0, 8: 2.02, 16: 2.4, 24: 2.42, 32: 2.9, 40: 2.91}

@@ -476,3 +476,34 @@ def test_readings_that_disagree_on_the_sign_leave_the_verdict_open():
     sharper = break_even(alone, chain(3), ONE, "x", accept_length=needs[-1] + 0.1).verdict.probability_pays
     assert least == pytest.approx(0.1)
     assert above <= sharper  # the least decided reading speaks
+
+
+# -- resampling --------------------------------------------------------------------------------------------------------
+
+
+def test_resamples_spread_as_the_covariance_says_away_from_the_bound():
+    runs = phase_runs(Truth(), (2, 3, 4, 6, 8, 12), (1, 2, 4, 8, 16), lognormal(2, 0.01))
+    fitted = fit(runs)
+    drawn = fitted.resampled(4000, np.random.default_rng(0))
+    values = np.array([c.value for c in fitted.model.coefficients])
+    errors = np.array([c.standard_error for c in fitted.model.coefficients])
+    assert drawn.std(axis=0) == pytest.approx(errors, rel=0.15)
+    assert (np.abs(drawn.mean(axis=0) - values) < 0.1 * errors).all()
+
+
+def test_resamples_keep_the_bound_and_the_seed():
+    truth = replace(Truth(), decode_per_token_ms=0.0)
+    fitted = fit(phase_runs(truth, (2, 4, 8), (1, 2, 4), lognormal(5, 0.02)))
+    one, same, other = (fitted.resampled(300, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    column = [c.name for c in fitted.model.coefficients].index("decode_per_token_ms")
+    assert (one >= 0).all()
+    assert (one[:, column] == 0).mean() > 0.2
+    assert (one == same).all()
+    assert (one != other).any()
+
+
+def test_resamples_without_residuals_spread_by_the_assumed_noise():
+    runs = [run("a", 1, 3, verify_ms=25.6), run("b", 1, 6, verify_ms=28.7)]
+    drawn = fit(runs, noise=0.02).resampled(5000, np.random.default_rng(0))
+    verify_at_3 = drawn[:, 0] + 3 * drawn[:, 1]
+    assert verify_at_3.std() / 25.6 == pytest.approx(0.02, rel=0.1)

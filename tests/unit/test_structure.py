@@ -132,7 +132,7 @@ def public_names() -> set[str]:
     for name in specsim.__all__:
         thing = getattr(specsim, name)
         if dataclasses.is_dataclass(thing):
-            names |= {field.name for field in dataclasses.fields(thing)}
+            names |= {field.name for field in dataclasses.fields(thing) if not field.name.startswith("_")}
         elif inspect.isfunction(thing):
             names |= set(inspect.signature(thing).parameters)
     return names
