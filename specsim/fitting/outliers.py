@@ -28,11 +28,14 @@ def without_gross_outliers(columns: tuple[Column, ...], seen: Seen, noise: float
     A figure is gross where the form fits all others and misses it by more than 10%, beyond chance (Bonferroni). One at
     the edge of what was measured never is: a knee begins like that.
     """
-    suspects = _suspects(columns, seen, noise)
+    whole = solved(columns, seen, noise)[0]
+    if whole.degrees_of_freedom <= _LEAST_DOF:
+        return seen, ()
+    suspects = _suspects(features(columns, seen)[:, whole.kept], seen)
     others = tuple(o for o, suspect in zip(seen, suspects, strict=True) if not suspect)
     if not suspects.any() or suspects.sum() > max(1, _MOST * len(seen)):
         return seen, ()
-    whole, (solution, found) = solved(columns, seen, noise)[0], solved(columns, others, noise)
+    solution, found = solved(columns, others, noise)
     if found.residual_dof < _LEAST_DOF or found.relative > _FITS_WELL or (whole.kept != solution.kept).any():
         return seen, ()
     rows, times = features(columns, seen), np.array([o.time_ms for o in seen])
@@ -45,12 +48,11 @@ def without_gross_outliers(columns: tuple[Column, ...], seen: Seen, noise: float
     return tuple(o for o, out in zip(seen, gross, strict=True) if not out), outliers
 
 
-def _suspects(columns: tuple[Column, ...], seen: Seen, noise: float) -> BoolArray:
+def _suspects(design: FloatArray, seen: Seen) -> BoolArray:
     """Figures inside the measured range that are far from a fit of least absolute deviations, and alone in that."""
-    design, times = features(columns, seen), np.array([o.time_ms for o in seen])
-    relative = design[:, solved(columns, seen, noise)[0].kept] / times[:, None]
+    relative = design / np.array([o.time_ms for o in seen])[:, None]
     misses = np.abs(relative @ _least_absolute(relative) - 1.0)
-    far = misses > max(_GROSS, _SPREADS * 1.4826 * float(np.median(misses)))
+    far = misses > max(_GROSS, _SPREADS * 1.4826 * float(np.quantile(misses, 0.5)))
     return np.array([bool(far[index]) and _stands_alone(index, far, seen) for index in range(len(seen))])
 
 
