@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from specsim.cost.model import CostModel
 from specsim.next_run import NextRun, Plan
 from specsim.quantities import LEVEL
+from specsim.questions import Case
 from specsim.report.records import Record, case_record
 from specsim.report.tables import number, span, table, wrapped
 
@@ -16,10 +17,10 @@ _CAVEAT = (
 )
 
 
-def plan_record(model: CostModel, plan: Plan) -> Record:
+def plan_record(model: CostModel, plan: Plan[Case]) -> Record:
     """A plan: the question and its interval today, and the runs to make under `next`, best first."""
     return {
-        "question": case_record(plan.case),
+        "question": case_record(plan.about),
         "questions": plan.questions,
         "interval_now": plan.interval_now,
         "half_width_pct_now": plan.half_width_pct_now,
@@ -34,7 +35,7 @@ def plan_record(model: CostModel, plan: Plan) -> Record:
     }
 
 
-def _run_record(plan: Plan, run: NextRun) -> Record:
+def _run_record(plan: Plan[Case], run: NextRun) -> Record:
     return {
         "kind": run.kind,
         "num_steps": run.spec.num_steps if run.spec else None,
@@ -53,7 +54,7 @@ def _run_record(plan: Plan, run: NextRun) -> Record:
     }
 
 
-def _notes(plan: Plan) -> Iterator[str]:
+def _notes(plan: Plan[Case]) -> Iterator[str]:
     if plan.questions > 1:
         yield f"of {plan.questions} break-evens asked, the one that the runs tell least; name another by its options"
     if len(plan.missing) > 1:

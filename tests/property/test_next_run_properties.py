@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from specsim import SpecConfig, Workload, break_even, fit
 from specsim.cost.model import CostModel
 from specsim.next_run import WIDTHS, next_run
 from specsim.questions import Asked
-from tests.synthetic import Truth, run
+from tests.synthetic import Truth, at_noise, run
 
 
 @st.composite
@@ -27,13 +25,6 @@ def whole_cycles(draw):
 def width_of(model: CostModel, asked: int) -> float:
     low, high = break_even(model, SpecConfig.of(num_draft_tokens=asked), Workload(1), "s").interval
     return high - low
-
-
-def at_noise(model: CostModel, noise: float) -> CostModel:
-    """The model with another noise, its covariance scaled along, and the quantile of an assumed one."""
-    factor = (noise / model.noise.relative) ** 2
-    covariance = tuple(tuple(value * factor for value in row) for row in model.covariance)
-    return replace(model, covariance=covariance, noise=replace(model.noise, relative=noise, residual_dof=0))
 
 
 def with_one_more(truth: Truth, runs, kind: str, width: int | None) -> CostModel:

@@ -1,0 +1,9 @@
+"""Which measurement to make next: the one that shrinks the interval of what is asked most (eq. 15)."""
+
+from specsim.next_run.candidates import WIDTHS
+from specsim.next_run.form import departures
+from specsim.next_run.knowledge import Knowledge
+from specsim.next_run.need import next_run
+from specsim.next_run.plan import NextRun, Plan
+
+__all__ = ["WIDTHS", "Knowledge", "NextRun", "Plan", "departures", "next_run"]
