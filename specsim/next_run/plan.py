@@ -130,20 +130,27 @@ def _ratio(now: Interval | None, after: Interval) -> float:
 
 def _why(question: Ratio, candidate: Candidate, known: Knowledge, then: Knowledge) -> str:
     """What the run does to the answer, as one sentence."""
-    before, left = question.missing(known), question.missing(then)
-    if before and not left:
-        return f"makes the question answerable: today no run tells {before[0]}"
-    if left != before:
-        return f"tells {' and '.join(m for m in before if m not in left)}; {' and '.join(left)} stays missing"
+    before = question.missing(known)
+    if before:
+        return _told(before, question.missing(then))
     itself = next((side for side in question.sides if side.asked == _run(candidate)), None)
     if any(_replaced(side, known, then) for side in question.sides):
         how = f"of {itself.role} itself" if itself else "of another width"
         return f"puts a measurement {how} in place of the readings of NCCL {candidate.nccl}"
-    if candidate.kind == "decode":
+    if candidate.kind == "decode" and any(side.spec is None for side in question.sides):
         return "times a plain-decode baseline: its noise is in the interval as the cycle's is"
+    if candidate.kind == "decode":
+        return f"times plain decode, on which the readings of NCCL {candidate.nccl} rest"
     if itself:
         return f"times {itself.role} itself, whatever the form of the line"
     return f"pins the fitted line where it bears most on {question.subject}"
+
+
+def _told(before: tuple[str, ...], left: tuple[str, ...]) -> str:
+    """What a run does where sides of the question are missing."""
+    if not left:
+        return f"makes the question answerable: today no run tells {before[0]}"
+    return f"tells {' and '.join(m for m in before if m not in left)}; {' and '.join(left)} stays missing"
 
 
 def _run(candidate: Candidate) -> tuple[SpecConfig | None, int, str]:
