@@ -68,6 +68,15 @@ def test_a_form_that_no_single_run_tells_is_not_asked_about():
     assert next_run(beside(straight(1.0), straight(1.04), noise=0.001), asked).next[0].checks_form
 
 
+def test_a_small_change_counts_where_it_lies_beyond_the_answers_interval():
+    """0.02·T is 0.24 ms of 32 at 12 tokens, 0.75%: inside an interval at 1% of noise, outside one at 0.1%."""
+    asked = Asked(num_draft_tokens=12)
+    for noise, counts in ((0.001, True), (0.01, False)):
+        plan = next_run(beside(straight(1.0), straight(1.02), noise=noise), asked)
+        assert (plan.half_width_pct_now < 0.75) == counts
+        assert plan.next[0].checks_form == counts
+
+
 def test_a_form_that_does_not_know_its_own_prediction_is_not_told_by_one_run():
     """0.2·T is 2.4 ms at 12 tokens, fifteen times 0.1% of noise there; a form known to a tenth of its times predicts all that."""
     other, asked = straight(1.2), Asked(num_draft_tokens=12)
