@@ -79,7 +79,7 @@ def padded_tokens(
     """
     batch, width = np.broadcast_arrays(np.asarray(batch_size, dtype=float), np.asarray(num_draft_tokens, dtype=float))
     if _known(engine) != "vllm":
-        return padded_requests(batch, width, engine, version, speculative, largest=largest) * width
+        return np.asarray(padded_requests(batch, width, engine, version, speculative, largest=largest) * width)
     most = _DEFAULT_LARGEST if largest is None else largest
     held = _beside_strides if version_numbers(version) >= _APPENDS_STRIDES else _rounded_to_strides
     return _or_eager(held(batch, width, most), batch * width)
