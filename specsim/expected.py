@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from specsim.acceptance import TreeLaw, required_accept_rate
+from specsim.acceptance import AcceptanceLaw, TreeLaw, required_accept_rate
+from specsim.acceptance.lengths import Lengths
 from specsim.acceptance.mix import mixed_accept_length
+from specsim.cost.model import MeasuredConfiguration
 from specsim.errors import ConfigurationError, NotIdentifiedError
 from specsim.fitting.acceptance import AcceptanceFit, LengthObservation, Observation, fit_acceptance
 from specsim.fitting.lengths import acceptance_observations
-from specsim.quantities import SpecConfig
+from specsim.methods import method_named
+from specsim.quantities import FloatArray, Floats, SpecConfig
 from specsim.runs.run import RunSet
 from specsim.uncertainty import quantile
 
 _HALVINGS = 60
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,43 @@ def _from_survival(seen: list[Observation], config: tuple[int, int, int]) -> tup
 def _measured_specs(fitted: AcceptanceFit) -> list[SpecConfig]:
     seen = [residual.observation for residual in fitted.residuals]
     return [SpecConfig(*config) for config in sorted({(o.num_steps, o.topk, o.num_draft_tokens) for o in seen})]
+
+
+# -- what a law gives configurations -------------------------------------------------------------------------------
+
+
+def drafted(spec: SpecConfig | MeasuredConfiguration) -> tuple[Any, Any, Any]:
+    """Steps, topk and draft tokens as a law takes them: where steps are dummies, a chain as deep as it can be accepted."""
+    if method_named(spec.method).steps_bound_length:
+        return spec.num_steps, spec.topk, spec.num_draft_tokens
+    return spec.num_draft_tokens - 1, np.ones_like(spec.num_draft_tokens)[()], spec.num_draft_tokens
+
+
+def lengths_by(law: AcceptanceLaw | AcceptanceFit, spec: SpecConfig) -> tuple[FloatArray, Lengths | None]:
+    """Accept lengths of n configurations, arrays of shape (n,), by a law, and what an uncertain one does not know of them.
+
+    Raises ConfigurationError where the law gives a length that is not possible.
+    """
+    if not isinstance(law, AcceptanceFit):
+        return _possible(law.accept_length(*drafted(spec)), spec), None
+    lengths = law.lengths(*drafted(spec))
+    return _possible(lengths.value, spec), lengths
+
+
+def _possible(lengths: Floats, spec: SpecConfig) -> FloatArray:
+    """The law's accept lengths, each between 1 and the most that its configuration allows."""
+    length, most = np.broadcast_arrays(lengths, spec.max_accept_length)
+    possible = abs(length - np.clip(length, 1, most)) <= _ROUNDING  # a law's last digit is no wrong length
+    if not possible.all():
+        at = int(np.argmin(possible))
+        counts = (spec.num_steps, spec.topk, spec.num_draft_tokens)
+        steps, topk, width = (int(np.asarray(count)[at]) for count in counts)
+        raise ConfigurationError(
+            f"the law gives an accept length of {length[at]:g} at num_steps {steps}, topk {topk},"
+            f" num_draft_tokens {width}: allowed is 1 to {most[at]:g} (bonus token included)"
+        )
+    within: FloatArray = np.clip(length, 1.0, most)
+    return within
 
 
 # -- what a target asks -----------------------------------------------------------------------------------------

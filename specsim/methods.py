@@ -7,6 +7,7 @@ TensorRT-LLM eagle3 one-model worker, llama.cpp speculative). Shapes are per req
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from specsim.errors import ConfigurationError
@@ -87,3 +88,9 @@ def cycle_shape(method: str, engine: str | None) -> CycleShape:
         or CYCLE_SHAPES.get((family, ""))
         or CYCLE_SHAPES["autoregressive", "llama.cpp"]
     )
+
+
+def version_numbers(written: str | None) -> tuple[int, ...]:
+    """An engine's version 0.5.12 as (0, 5, 12); unstated is newer than any."""
+    numbers = re.findall(r"\d+", written or "")
+    return tuple(int(number) for number in numbers[:3]) if numbers else (2**31,)

@@ -153,6 +153,12 @@ def _length(
     return None, _bounds(spec, with_length)
 
 
+def measured_length(model: CostModel, spec: SpecConfig) -> AcceptLength | None:
+    """The accept length of a configuration over all its runs: NCCL settings and batch sizes have no part in it."""
+    same = [m for m in model.measured if m.accept_length is not None and _spec(m) == spec]
+    return _mean_length(same, elsewhere=False) if same else None
+
+
 def _mean_length(measured: Iterable[MeasuredConfiguration], elsewhere: bool) -> AcceptLength:
     """Mean of what was measured; its error from the spread of several, or from their own errors."""
     measured = tuple(measured)

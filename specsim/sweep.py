@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from specsim.breakeven import Baseline
 from specsim.cost.communication import Estimate
 from specsim.cost.model import CostModel, MeasuredConfiguration
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
+from specsim.expected import drafted, lengths_by
 from specsim.fitting.acceptance import (
     PRIOR_MEDIAN,
     AcceptanceFit,
@@ -25,11 +25,10 @@ from specsim.fitting.acceptance import (
 )
 from specsim.grid import Cells, Chunk, Columns, IntArray, Part, Plan, evaluate, verify_readings
 from specsim.methods import CHAIN_ENGINES, method_named
-from specsim.quantities import BoolArray, FloatArray, Floats, SpecConfig, Workload, is_legal
+from specsim.quantities import BoolArray, FloatArray, SpecConfig, Workload, is_legal
 from specsim.questions import Unanswered
 from specsim.uncertainty import quantile
 
-_ROUNDING = 1e-9
 _MOST_COMBINATIONS = 1_000_000  # of one batch size and setting: what 1 GiB holds, and more than any engine's range
 _CHUNK_CELLS = 1 << 19  # about 50 MB of arrays: small beside 1 GiB, large beside what a call costs
 
@@ -53,7 +52,7 @@ def law_from(model: CostModel) -> AcceptanceFit:
     seen = [
         observation
         for m in model.measured
-        if min(_drafted(m)) > 0 and method_named(m.method).steps_bound_length == stepped
+        if min(drafted(m)) > 0 and method_named(m.method).steps_bound_length == stepped
         for observation in _observed(m)
     ]
     if not seen:
@@ -64,16 +63,9 @@ def law_from(model: CostModel) -> AcceptanceFit:
 def _observed(m: MeasuredConfiguration) -> Iterator[Observation]:
     """What a measured configuration says of acceptance: by position where it can, else its length."""
     if m.survival:
-        yield SurvivalObservation(*_drafted(m), m.survival, m.cycles)
+        yield SurvivalObservation(*drafted(m), m.survival, m.cycles)
     elif m.accept_length is not None:
-        yield LengthObservation(*_drafted(m), m.accept_length, m.cycles, m.accept_length_error)
-
-
-def _drafted(spec: SpecConfig | MeasuredConfiguration) -> tuple[Any, Any, Any]:
-    """Steps, topk and draft tokens as a law takes them: where steps are dummies, a chain as deep as it can be accepted."""
-    if method_named(spec.method).steps_bound_length:
-        return spec.num_steps, spec.topk, spec.num_draft_tokens
-    return spec.num_draft_tokens - 1, np.ones_like(spec.num_draft_tokens)[()], spec.num_draft_tokens
+        yield LengthObservation(*drafted(m), m.accept_length, m.cycles, m.accept_length_error)
 
 
 def assumed_law(accept_rate: float) -> TreeLaw:
@@ -389,7 +381,7 @@ def _plan(
 ) -> tuple[Plan, int]:
     """What all chunks share, and how many combinations were left out as illegal."""
     spec, illegal, at = _configurations(axes, drafting_method(model), present)
-    length, lengths = _lengths(law, spec)
+    length, lengths = lengths_by(law, spec)
     one, two = (model.rest(model.cycle(spec, Workload(batch))) for batch in (1, 2))
     per_request = two - one
     batch = np.array(axes.batch_size, dtype=float)
@@ -423,29 +415,6 @@ def _configurations(axes: Axes, method: str, present: SpecConfig | None) -> tupl
     rows = rows[np.lexsort(rows.T[::-1])]
     at = None if mine is None else int(np.flatnonzero((rows == mine).all(axis=1))[0])
     return SpecConfig(rows[:, 1], rows[:, 2], rows[:, 0], method), int(keep.size - keep.sum()), at
-
-
-def _lengths(law: AcceptanceLaw | AcceptanceFit, spec: SpecConfig) -> tuple[FloatArray, Lengths | None]:
-    """The law's accept lengths, and what an uncertain law does not know of them."""
-    if not isinstance(law, AcceptanceFit):
-        return _possible(law.accept_length(*_drafted(spec)), spec), None
-    lengths = law.lengths(*_drafted(spec))
-    return _possible(lengths.value, spec), lengths
-
-
-def _possible(lengths: Floats, spec: SpecConfig) -> FloatArray:
-    """The law's accept lengths, each between 1 and the most that its configuration allows."""
-    length, most = np.broadcast_arrays(lengths, spec.max_accept_length)
-    possible = abs(length - np.clip(length, 1, most)) <= _ROUNDING  # a law's last digit is no wrong length
-    if not possible.all():
-        at = int(np.argmin(possible))
-        steps, topk, width = (int(np.asarray(getattr(spec, name))[at]) for name in _COUNTS)
-        raise ConfigurationError(
-            f"the law gives an accept length of {length[at]:g} at num_steps {steps}, topk {topk},"
-            f" num_draft_tokens {width}: allowed is 1 to {most[at]:g} (bonus token included)"
-        )
-    within: FloatArray = np.clip(length, 1.0, most)
-    return within
 
 
 def _decode(model: CostModel, nccl: str, batch: FloatArray, allow_mixed: bool) -> tuple[Estimate, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from specsim import Run, Setup, SpecConfig, Workload
+from specsim.cost.model import CostModel
 from specsim.runs.run import Figure
 
 
@@ -57,6 +58,13 @@ def phase_runs(truth: Truth, widths: tuple[int, ...], batches: tuple[int, ...], 
         for width in widths
     ]
     return runs + [run(f"plain {b}", b, None, decode_ms=truth.decode(b) * draw()) for b in batches]
+
+
+def at_noise(model: CostModel, noise: float) -> CostModel:
+    """The model with another noise, its covariance scaled along, and the quantile of an assumed one."""
+    factor = (noise / model.noise.relative) ** 2
+    covariance = tuple(tuple(value * factor for value in row) for row in model.covariance)
+    return replace(model, covariance=covariance, noise=replace(model.noise, relative=noise, residual_dof=0))
 
 
 def lognormal(seed: int, sigma: float):

@@ -7,11 +7,11 @@ symmetric memory, quick reduce, MSCCL++, PCIe IPC kernels) and fused kernels, wh
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
+from specsim.methods import version_numbers
 from specsim.quantities import BoolArray, Floats
 
 _KB, _MB = 1024, 1024**2
@@ -57,7 +57,7 @@ class CustomPath:
 
     def works(self, wiring: Wiring) -> bool:
         """Whether it is there at all."""
-        version = _version(wiring.engine_version)
+        version = version_numbers(wiring.engine_version)
         in_time = version >= self.since and not (self.before and version >= self.before)
         alike = (self.engine, self.link) == (wiring.engine.lower(), wiring.link) and wiring.ranks in self.ranks
         return alike and in_time and (not self.archs or wiring.arch in self.archs)
@@ -95,9 +95,3 @@ def carried_by_custom(paths: tuple[CustomPath, ...], message_bytes: Floats) -> B
     for path in paths:
         carried = carried | path.carries(message_bytes)
     return np.asarray(carried)
-
-
-def _version(written: str | None) -> tuple[int, ...]:
-    """0.5.12 as (0, 5, 12); unstated is newer than any."""
-    numbers = re.findall(r"\d+", written or "")
-    return tuple(int(number) for number in numbers[:3]) if numbers else (2**31,)

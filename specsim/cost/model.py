@@ -200,6 +200,10 @@ class CostModel:
         span = self.ranges.get("context_len") or self.ranges.get("decode_context_len")
         return None if span is None else round((span[0] + span[1]) / 2)
 
+    def at_one_context(self) -> CostModel:
+        """The model with every question asked at one context, where its times depend on that."""
+        return replace(self, asked_context=self.context_len) if self.reads_context else self
+
     def cycle(self, spec: SpecConfig, workload: Workload) -> Cycle:
         """What the cycles of a configuration run on this engine and graph mode, at `context_len` unless one is asked."""
         context = self.context_len if workload.context_len is None else workload.context_len

@@ -198,6 +198,11 @@ def _times_record(model: CostModel, case: Case, times: CycleTimes, baseline: tup
     }
 
 
+def all_beyond(model: CostModel, names: Iterable[str], nccl: str) -> list[str]:
+    """What lies outside the measured range, each with that range (eq. 14)."""
+    return [_beyond(model, name, nccl) for name in names]
+
+
 def _beyond(model: CostModel, name: str, nccl: str) -> str:
     low, high = model.span(name, nccl)
     if low > high:

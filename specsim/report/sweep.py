@@ -145,7 +145,7 @@ def _of_length(cell: Cell, record: Record) -> Record:
         np.hypot(end - rate, rate * (length / cell.accept_length - 1))
         for end, length in zip(ends, cell.accept_interval, strict=True)
     )
-    beyond = [_BEYOND_LAW] if cell.accept_extrapolated else []
+    beyond = [BEYOND_LAW] if cell.accept_extrapolated else []
     return {
         "accept_length_interval": list(cell.accept_interval),
         "output_tok_s_interval": [max(float(rate - down), 0.0), float(rate + up)],
@@ -154,7 +154,7 @@ def _of_length(cell: Cell, record: Record) -> Record:
     }
 
 
-_BEYOND_LAW = "accept length: deeper, or with more branches, than what its law was fitted to"
+BEYOND_LAW = "accept length: deeper, or with more branches, than what its law was fitted to"
 
 
 # -- as text ---------------------------------------------------------------------------------------------------------

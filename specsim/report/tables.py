@@ -58,7 +58,7 @@ def _labels(record: Record) -> Iterator[str]:
     yield from dict.fromkeys(line for row in rows for line in _other_forms(row))
     exact = [r for row in rows if row.get("accept_length_error_known") is False for r in row["accept_length_runs"]]
     if exact:
-        yield f"the accept length of {_some(list(dict.fromkeys(exact)))} has no stated error and counts as exact"
+        yield f"the accept length of {some(list(dict.fromkeys(exact)))} has no stated error and counts as exact"
     yield from dict.fromkeys(
         f"MIXED, not like for like: {_what(row)} differs in {', '.join(row['mixed_fields'])}"
         for row in rows
@@ -113,7 +113,7 @@ def fit_text(record: Record) -> str:
             number(c["value"], 4) + ("" if c["identified"] else " ¹"),
             span(c["interval"], 4),
             span(c["bootstrap_interval"], 4),
-            _some(c["runs"]) + (" (derived)" if c["implied"] else ""),
+            some(c["runs"]) + (" (derived)" if c["implied"] else ""),
         )
         for c in record["coefficients"]
         if c["runs"]
@@ -140,7 +140,7 @@ def _sums(record: Record) -> Iterator[str]:
 
 
 def _shares(record: Record) -> Iterator[str]:
-    shares = _some([f"{s['share']:.1%} at {s['verify_tokens']:g} tokens" for s in record["verify_fixed_share"]])
+    shares = some([f"{s['share']:.1%} at {s['verify_tokens']:g} tokens" for s in record["verify_fixed_share"]])
     if shares:
         yield f"fixed share of verify: {shares}"
 
@@ -258,13 +258,14 @@ def _length_footnotes(record: Record) -> Iterator[str]:
         yield f"  ¹ not measured; what the accept length at {sources} implies, whatever the drafter's law"
     moved = [run for row in record["rows"] if row["accept_length_elsewhere"] for run in row["accept_length_runs"]]
     if moved:
-        yield f"  ² measured under another NCCL setting or batch size ({_some(list(dict.fromkeys(moved)))})"
+        yield f"  ² measured under another NCCL setting or batch size ({some(list(dict.fromkeys(moved)))})"
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def _some(items: Sequence[str]) -> str:
+def some(items: Sequence[str]) -> str:
+    """The first four of a list, and how many more there are."""
     return ", ".join(items[:4]) + (f" and {len(items) - 4} more" if len(items) > 4 else "")
 
 

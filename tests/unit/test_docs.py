@@ -50,7 +50,7 @@ def test_the_readmes_shell_examples_run(run_cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs.csv").write_text(blocks("README.md", "csv")[0], encoding="utf-8")
     lines = [line.partition("#")[0].split() for block in blocks("README.md", "bash")[2:] for line in block.splitlines()]
-    assert len(lines) == 9
+    assert len(lines) == 10
     for line in lines:
         assert line[0] == "specsim"
         assert run_cli(*line[1:]).exit_code == 0

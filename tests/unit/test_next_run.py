@@ -148,7 +148,7 @@ def test_a_baseline_of_another_setting_places_the_answer():
 
 def test_readings_give_way_to_a_measurement(campaign_model):
     plan = next_run(campaign_model)
-    assert (plan.case.nccl, plan.case.spec.num_draft_tokens, plan.questions) == ("LL-Ring-SYS", 3, 4)
+    assert (plan.about.nccl, plan.about.spec.num_draft_tokens, plan.questions) == ("LL-Ring-SYS", 3, 4)
     best = next(each for each in plan.next if not each.checks_form)
     assert (best.kind, best.nccl) == ("cycle", "LL-Ring-SYS")
     assert best.ratio < 0.3
