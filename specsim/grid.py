@@ -27,6 +27,8 @@ IntArray = NDArray[np.int64]
 LISTED = 8
 """How many of the cells that cannot be told from the best are kept by name at each batch size and setting."""
 
+_COUNTS = ("num_steps", "topk", "num_draft_tokens")
+
 _ROUNDING = 1e-12  # relative difference of two equal cells, summed in another order
 
 
@@ -159,11 +161,23 @@ class Plan:
         """Right factor of every covariance with something else: 1, ∇R₀, ∇R₁."""
         return self.right[: 1 + 2 * self.varying.size]
 
-    def cycle_estimate(self, verify: Estimate, batch: FloatArray, configuration: IntArray) -> Estimate:
-        """The whole cycle of single cells, V + R₀ + B·R₁, from the verify time of each."""
+    def rest_ms(self, batch: FloatArray, configuration: IntArray | slice, setting: int) -> FloatArray:
+        """R₀ + B·R₁ of configurations at batch sizes, arguments broadcast, and what a derived setting changes of it."""
+        told = self.fixed.value[configuration] + batch * self.per_request.value[configuration]
+        if not any(derived.label == self.settings[setting] for derived in self.model.derived):
+            return told
+        counts = (np.asarray(getattr(self.spec, name))[configuration] for name in _COUNTS)
+        whole = [np.ravel(each).astype(np.int64) for each in np.broadcast_arrays(batch, *counts)]
+        spec = SpecConfig(whole[1], whole[2], whole[3], self.spec.method)
+        cycle = self.model.cycle(spec, Workload(whole[0]))
+        return told + self.model.rest_change_ms(cycle, self.settings[setting]).reshape(told.shape)
+
+    def cycle_estimate(self, verify: Estimate, batch: FloatArray, configuration: IntArray, setting: int) -> Estimate:
+        """The whole cycle of single cells under a setting, V + R₀ + B·R₁, from the verify time of each."""
         parts = (Estimate(e.value[configuration], e.gradient[configuration]) for e in (self.fixed, self.per_request))
         fixed, slope = parts
-        return verify + (fixed + slope.scaled(batch))
+        rest = fixed + slope.scaled(batch)
+        return verify + Estimate(self.rest_ms(batch, configuration, setting), rest.gradient)
 
 
 @dataclass(frozen=True)
@@ -223,15 +237,16 @@ def verify_readings(model: CostModel, cycle: Cycle, nccl: str) -> Readings:
 
 @dataclass(frozen=True)
 class _Reading:
-    """One reading of verify by (width, batch): value, gradient, left factors of var C and cov(C, t)."""
+    """One reading of verify by (width, batch): value, gradient, left factors of var C and cov(C, t), and its setting."""
 
     value: FloatArray
     gradient: FloatArray
     left_variance: FloatArray
     left_covariance: FloatArray
+    setting: int
 
     @classmethod
-    def of(cls, plan: Plan, verify: Estimate, batch: FloatArray, decode: Estimate) -> _Reading:
+    def of(cls, plan: Plan, verify: Estimate, batch: FloatArray, decode: Estimate, setting: int) -> _Reading:
         shape, p = (plan.widths.size, batch.size), verify.gradient.shape[1]
         gradient, covariance = verify.gradient.reshape(*shape, p), plan.model.covariance_matrix
         times = np.broadcast_to(batch, shape)[..., None]
@@ -239,11 +254,12 @@ class _Reading:
         cross = 2 * (gradient @ covariance)[..., plan.varying]
         left_variance = np.concatenate([own, cross, times * cross, ones, 2 * times, times**2], axis=2)
         left_covariance = left_of(plan, gradient, batch, decode.gradient)
-        return cls(verify.value.reshape(shape), gradient, left_variance, left_covariance)
+        return cls(verify.value.reshape(shape), gradient, left_variance, left_covariance, setting)
 
     def at(self, width: int) -> _Reading:
         """The reading at one width."""
-        return _Reading(*(getattr(self, f.name)[width] for f in fields(self)))
+        left = (self.left_variance[width], self.left_covariance[width])
+        return _Reading(self.value[width], self.gradient[width], *left, self.setting)
 
     def cells(self, width: IntArray, batch: IntArray) -> Estimate:
         """Verify time of single cells, from their indices."""
@@ -279,13 +295,13 @@ def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, 
     decode = Estimate(decode.value[part], decode.gradient[part])
     table = _table_cycle(plan.model, plan.widths, batch)
     verify = verify_readings(plan.model, table, plan.settings[index])
-    readings = [_Reading.of(plan, reading, batch, decode) for reading in verify.by_name.values()]
+    readings = [_Reading.of(plan, reading, batch, decode, index) for reading in verify.by_name.values()]
     point = verify.point.value.reshape(plan.widths.size, -1)
     outside = _outside(plan.model, table, plan.settings[index]).reshape(point.shape)
     spread = _Spread.empty(len(readings), cells.cycle_ms.shape)
     for width, span in enumerate(plan.spans):
         block = cells.at(slice(None), span)
-        rest = plan.fixed.value[span] + batch[:, None] * plan.per_request.value[span]
+        rest = plan.rest_ms(batch[:, None], span, index)
         low, high = _ends(plan, span, rest, [r.at(width) for r in readings], decode, spread)
         np.add(point[width][:, None], rest, out=block.cycle_ms)
         _fill_margin(plan, span, (low, high), decode, block)
@@ -393,7 +409,7 @@ def _mark_ties(
     longest = _longest(plan, best)
     tied[...] = False
     for reading, least, variance in zip(readings, spread.least, spread.variance, strict=True):
-        top = plan.cycle_estimate(reading.cells(plan.width_of[best], rows), batch, best)
+        top = plan.cycle_estimate(reading.cells(plan.width_of[best], rows), batch, best, reading.setting)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # near 0: no limit, each cell is looked at
             reach = half_width * np.sqrt(top.variance(plan.model.covariance_matrix)) / top.value
             limit = top.value * np.exp(reach) / plan.accept_length[best] * (1 + _ROUNDING)
@@ -432,7 +448,7 @@ def _may_equal_best(
     left = left_of(plan, reading.gradient, batch, top.gradient)
     beside = left[0, :, 1:] @ plan.right_linear[1:]
     shared = left[width, row, 0] + beside[row, column]
-    cycle = reading.value[width, row] + plan.fixed.value[column] + batch[row] * plan.per_request.value[column]
+    cycle = reading.value[width, row] + plan.rest_ms(batch[row], column, reading.setting)
     times = cycle / top.value[row]
     joint = variance - 2 * times * shared + times**2 * top.variance(plan.model.covariance_matrix)[row]
     reach = quantile(plan.model.noise.residual_dof) * np.sqrt(np.maximum(joint, 0.0)) / cycle

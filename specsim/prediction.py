@@ -44,8 +44,8 @@ def cycle_cost(model: CostModel, spec: SpecConfig, workload: Workload, nccl: str
 
 def price(model: CostModel, cycle: Cycle, nccl: str, context_asked: bool) -> CycleCost:
     """Price cycles as they stand (eq. 1); raises as `cycle_cost`."""
-    verify, rest = model.verify(cycle, nccl), model.rest(cycle)
-    phases = {"verify": verify.point, **{phase: model.phase(phase, cycle, None) for phase in PHASES[1:]}}
+    verify, rest = model.verify(cycle, nccl), model.rest(cycle, nccl)
+    phases = {"verify": verify.point, **{phase: model.phase(phase, cycle, nccl) for phase in PHASES[1:]}}
     readings = {name: reading + rest for name, reading in verify.by_name.items()}
     beyond_context = {"context_len": model.beyond_context("context_len", cycle.context_len)} if context_asked else {}
     return CycleCost(nccl, cycle, verify, phases, verify.point + rest, readings, beyond_context)
@@ -98,7 +98,7 @@ class CycleTimes:
 def _total(model: CostModel, cost: CycleCost) -> FloatArray:
     """The same cycles under another form of the model; NaN where that leaves them open."""
     try:
-        return (model.verify(cost.cycle, cost.nccl).point + model.rest(cost.cycle)).value
+        return (model.verify(cost.cycle, cost.nccl).point + model.rest(cost.cycle, cost.nccl)).value
     except NotIdentifiedError:
         return np.full(cost.cycle.batch_size.shape, np.nan)
 

@@ -382,7 +382,7 @@ def _plan(
     """What all chunks share, and how many combinations were left out as illegal."""
     spec, illegal, at = _configurations(axes, drafting_method(model), present)
     length, lengths = lengths_by(law, spec)
-    one, two = (model.rest(model.cycle(spec, Workload(batch))) for batch in (1, 2))
+    one, two = (model.rest(model.cycle(spec, Workload(batch)), None) for batch in (1, 2))
     per_request = two - one
     batch = np.array(axes.batch_size, dtype=float)
     decode = tuple(_decode(model, label, batch, allow_mixed)[0] for label in axes.nccl)
@@ -488,7 +488,7 @@ def _log_gains(plan: Plan, best: IntArray, index: int, decode: Estimate) -> tupl
     length = np.where(np.isnan(plan.decode[index].value), np.nan, length)  # no baseline of its own, no gain to tell
 
     def speedup(verified: Estimate) -> Estimate:
-        cycle = plan.cycle_estimate(verified, plan.batch_size, best)
+        cycle = plan.cycle_estimate(verified, plan.batch_size, best, index)
         relative = decode.gradient / decode.value[:, None] - cycle.gradient / cycle.value[:, None]
         with np.errstate(invalid="ignore", divide="ignore"):  # a reading far from its pair can go below 0
             return Estimate(np.log(length * decode.value / cycle.value), relative)

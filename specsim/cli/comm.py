@@ -13,10 +13,11 @@ from click.core import ParameterSource
 from specsim.cli.options import counts, example, fitted_from, json_option, read_runs, show, written
 from specsim.cost.allreduce import LINKS
 from specsim.cost.custom_allreduce import Wiring
+from specsim.cost.model import CostModel
 from specsim.cost.step_change import Shape
 from specsim.methods import ENGINES, METHODS, method_named
 from specsim.quantities import SpecConfig
-from specsim.report.comm import Compared, comm_record, comm_text, curves_of, prior_curves
+from specsim.report.comm import Compared, comm_record, comm_text, curves_of, prior_curves, with_settings
 from specsim.report.comm_story import campaign_comm_record, campaign_comm_text
 from specsim.runs.allreduce_files import load_allreduce, load_published
 
@@ -59,6 +60,13 @@ def model_options(command: Any) -> Any:
 @click.option("--to", "after", help="Setting to compare.  [default: every other]")
 @click.option("--in-place", is_flag=True, help="Use in-place times where a table has both.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the changes into this file (.png or .svg).")
+@click.option(
+    "--model",
+    "model_path",
+    type=click.Path(path_type=Path),
+    help="A fitted model whose runs were made under --from: give it the other settings, too.",
+)
+@click.option("--save-model", type=click.Path(path_type=Path), help="Where to write that model, for --model elsewhere.")
 @json_option
 def command(
     tables: tuple[str, ...],
@@ -67,19 +75,28 @@ def command(
     in_place: bool,
     bus_gb_s: float | None,
     output: Path | None,
+    model_path: Path | None,
+    save_model: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Tell what another all-reduce setting does to verify and decode time, from tables of single all-reduces.
 
     TABLE is nccl-tests' output or CSV (docs/data-format.md), or LABEL=FILE. Without any, --link and --ranks give
-    NCCL's own model as a prior; without anything it tells of the bundled campaign's 122 all-reduces.
+    NCCL's own model as a prior; without anything it tells of the bundled campaign's 122 all-reduces. With --model and
+    --save-model a fitted model learns of settings that were never run, for predict, break-even and sweep.
     """
+    if (model_path is None) != (save_model is None):
+        raise click.UsageError("--model is read and --save-model written: state both, or neither")
     if not _stated():
         _tell_campaign(output, as_json)
         return
     asked, table = _compared(tables, in_place, bus_gb_s, options)
     record = comm_record(asked, before, after, table)
+    if model_path is not None and save_model is not None:
+        model = with_settings(CostModel.load(model_path), asked, before, after)
+        written(save_model, model.save)
+        click.echo(f"model written to {save_model}", err=True)
     if output is not None:
         _draw("comm_figure", record, output)
     show(record, lambda: comm_text(record), as_json)

@@ -10,9 +10,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
+from specsim.cost.derived import DerivedSetting
 from specsim.cost.terms import KV_READ, PLAIN, TERM_BY_NAME, Cycle
-from specsim.errors import MixedSetupError, NotIdentifiedError, UnknownSettingError
+from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import (
     CONTEXT_TOLERANCE,
     BoolArray,
@@ -23,6 +25,7 @@ from specsim.quantities import (
     is_legal,
 )
 
+_LEAST_LEFT = 0.01  # of a time, whatever a table says that another all-reduce saves
 _ESTIMABLE = 1e-7  # relative part of a question that may lie outside what the runs span: rounding, not doubt
 
 _KV_READS = frozenset(term.name for term in KV_READ.values())
@@ -135,7 +138,8 @@ class CostModel:
     `unmeasured_phases` neither alone nor in a whole cycle, so that cycle times are lower bounds; `mixed` names
     setup fields that differ among the runs. `form` names the terms that the runs ask for, `held_out` their relative
     error on configurations left out, `alternatives` the forms that the runs cannot exclude (eq. 13). `asked_context`
-    is the context that questions of it are asked at, None for the middle of those measured.
+    is the context that questions of it are asked at, None for the middle of those measured; `derived` are settings
+    that were never run.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -157,6 +161,7 @@ class CostModel:
     alternatives: tuple[Alternative, ...] = ()
     notes: tuple[str, ...] = ()
     asked_context: int | None = None
+    derived: tuple[DerivedSetting, ...] = ()
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
@@ -226,13 +231,55 @@ class CostModel:
     def phase(self, phase: str, cycle: Cycle, nccl: str | None) -> Estimate:
         """Time of one phase, φᵀθ, as a sum of the terms fitted for it (eq. 2–5).
 
-        Where graphs are off and the host's time is told, the longer of that and the device's.
+        Where graphs are off and the host's time is told, the longer of that and the device's; under a derived setting
+        its base's, changed by eq. 17.
         """
+        derived = self._derived(nccl)
+        if derived is not None:
+            base = self.phase(phase, cycle, derived.base)
+            changed = base.value + derived.change_ms(phase, cycle)
+            return Estimate(np.maximum(changed, _LEAST_LEFT * base.value), base.gradient)
         device = self._sum(phase, cycle, nccl, hosted=False)
         if not (cycle.eager.any() and any(TERM_BY_NAME[c.name].hosted for c in self.coefficients)):
             return device
         host = self._sum(phase, cycle, nccl, hosted=True)
         return _where(host.value > device.value, host, device)
+
+    def _derived(self, nccl: str | None) -> DerivedSetting | None:
+        return next((derived for derived in self.derived if derived.label == nccl), None)
+
+    def with_setting(self, derived: DerivedSetting) -> CostModel:
+        """The model with a setting that was never run, known as far as its base is (eq. 17).
+
+        Raises UnknownSettingError without the base, ConfigurationError where the label is taken or the change leaves
+        no time at something measured.
+        """
+        base = self.setting(derived.base)
+        if derived.label in [s.label for s in self.settings]:
+            raise ConfigurationError(f"NCCL setting {derived.label!r} was run: its own runs say more than a table")
+        one = np.ones(len(base.verify_tokens))
+        verify = self.verify_cycle(one, np.array(base.verify_tokens))
+        decode = self.plain_cycle(np.array(base.decode_batches))
+        for phase, cycle in (("verify", verify), ("decode", decode)):
+            own = self.phase(phase, cycle, derived.base).value
+            if (own + derived.change_ms(phase, cycle) <= _LEAST_LEFT * own).any():
+                raise ConfigurationError(
+                    f"by these all-reduces {phase} under {derived.label!r} would take no time: under {derived.base!r} it"
+                    f" takes {own.min():.4g} ms in all; is the table of this machine, and are layers and hidden size right?"
+                )
+        how = "NCCL's own model, a PRIOR" if derived.prior else "the all-reduce table"
+        note = (
+            f"NCCL {derived.label} was never run: it is {derived.base} changed by {how} ({derived.target.all_reduces}"
+            " all-reduces a forward, eq. 17), whose own error is in no interval"
+        )
+        copy = replace(base, label=derived.label, environment={})
+        return replace(
+            self,
+            settings=(*self.settings, copy),
+            derived=(*self.derived, derived),
+            alternatives=tuple(replace(a, model=a.model.with_setting(derived)) for a in self.alternatives),
+            notes=(*self.notes, note),
+        )
 
     def _sum(self, phase: str, cycle: Cycle, nccl: str | None, hosted: bool) -> Estimate:
         gradient = np.zeros((cycle.batch_size.size, len(self.coefficients)))
@@ -264,6 +311,9 @@ class CostModel:
         }
         spans = {name: self.span(name, nccl) for name in counts}
         beyond = {name: (counts[name] < low) | (counts[name] > high) for name, (low, high) in spans.items()}
+        derived = self._derived(nccl)
+        if derived is not None:
+            beyond["message_bytes"] = derived.beyond(cycle.verify_tokens)
         if self.reads_context or self.asked_context is not None:
             beyond["context_len"] = self.beyond_context("context_len", cycle.context_len)
         return beyond
@@ -291,10 +341,22 @@ class CostModel:
             if len(widths) < 2:
                 widths = (*widths, *self.setting(self.reference).verify_tokens)
             return (min(widths), max(widths)) if widths else (np.inf, -np.inf)
+        if name == "message_bytes":
+            return self._told_bytes(nccl)
         if name == "decode_batch_size":
             batches = self.setting(nccl or self.reference).decode_batches
             return (min(batches), max(batches)) if batches else (np.inf, -np.inf)
         return next((span for key, span in self.ranges.items() if key == name), (np.inf, -np.inf))
+
+    def _told_bytes(self, nccl: str | None) -> Span:
+        """The message sizes that both curves of a derived setting were measured at; none with a prior."""
+        derived = self._derived(nccl)
+        if derived is None or not (
+            isinstance(derived.before, MeasuredCurve) and isinstance(derived.after, MeasuredCurve)
+        ):
+            return (np.inf, -np.inf)
+        sizes = (derived.before.sizes, derived.after.sizes)
+        return max(each[0] for each in sizes), min(each[-1] for each in sizes)
 
     def lower_bound(self, nccl: str) -> bool:
         """Whether cycles under a setting lack phases that no run measured."""
@@ -302,9 +364,16 @@ class CostModel:
 
     # -- phases of a cycle ---------------------------------------------------------------------------------
 
-    def rest(self, cycle: Cycle) -> Estimate:
-        """Draft, extend and other together: what a cycle takes beside verify (eq. 1)."""
-        return self.phase("draft", cycle, None) + self.phase("extend", cycle, None) + self.phase("other", cycle, None)
+    def rest(self, cycle: Cycle, nccl: str | None) -> Estimate:
+        """Draft, extend and other together: what a cycle takes beside verify (eq. 1), under a setting if one is derived."""
+        return self.phase("draft", cycle, nccl) + self.phase("extend", cycle, nccl) + self.phase("other", cycle, nccl)
+
+    def rest_change_ms(self, cycle: Cycle, nccl: str) -> FloatArray:
+        """What a derived setting changes of `rest` from its base [ms], shape (n,); 0 for a setting that was run."""
+        derived = self._derived(nccl)
+        if derived is None or derived.draft is None:
+            return np.zeros_like(cycle.batch_size)
+        return derived.change_ms("draft", cycle) + derived.change_ms("extend", cycle)
 
     def verify(self, cycle: Cycle, nccl: str) -> Readings:
         """Verify time under a setting (eq. 2), by the readings of section 6 where the width was not measured.
@@ -461,6 +530,8 @@ def _problems(model: CostModel) -> Iterator[str]:
         return
     if model.reference not in labels or len(set(labels)) != len(labels):
         yield f"settings must be distinct and hold the reference {model.reference!r}; they are {', '.join(labels)}"
+    if any(d.label not in labels or d.base not in labels for d in model.derived):
+        yield "derived: a setting or its base is none of settings"
     for c in model.coefficients:
         term = TERM_BY_NAME.get(c.name)
         if term is None or c.nccl not in (None, *labels) or len(c.parameters) != len(term.parameters):
@@ -480,7 +551,8 @@ def _problems_of_what_was_measured(model: CostModel, labels: list[str]) -> Itera
         for phase, measured in (("verify", setting.verify_tokens), ("decode", setting.decode_batches)):
             if measured and min(measured) <= 0:
                 yield f"settings: {setting.label} was measured at {min(measured)} tokens or requests"
-            own = [c.value for c in model.coefficients if c.phase == phase and c.nccl == setting.label]
+            base = next((d.base for d in model.derived if d.label == setting.label), setting.label)
+            own = [c.value for c in model.coefficients if c.phase == phase and c.nccl == base]
             if measured and not sum(own) > 0:
                 yield f"coefficients: {phase} under {setting.label} takes no time"
     if any(not low <= high for low, high in model.ranges.values()):

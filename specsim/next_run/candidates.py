@@ -52,13 +52,14 @@ class Offer:
 def candidates(space: Space, offer: Offer, stand_in: Callable[[Kind], float]) -> Iterator[Candidate]:
     """What can be measured of an offer under every NCCL setting.
 
-    Cycles, their verify where that was timed, and baselines. `stand_in` is the time [ms] of what nothing tells.
+    Cycles, their verify where that was timed, and baselines; a derived setting is no place to measure its base at. `stand_in` is the time [ms] of what nothing tells.
     """
     pairs = [(spec, batch) for batch in sorted(offer.batches) for spec in offer.specs]
     drafted = Cycle.stacked([space.cycle(spec, batch) for spec, batch in pairs])
     plain = [(None, batch) for batch in sorted(offer.batches)]
     steps = space.cycle(None, np.array(sorted(offer.batches)))
-    for setting in space.model.settings:
+    derived = {each.label for each in space.model.derived}
+    for setting in (each for each in space.model.settings if each.label not in derived):
         yield from measured_as(space, "decode", steps, plain, setting.label, stand_in)
         for kind in kinds(space.model, setting.label):
             yield from measured_as(space, kind, drafted, pairs, setting.label, stand_in)

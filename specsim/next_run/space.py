@@ -60,7 +60,7 @@ class Space:
             column = len(self.model.coefficients) + 2 * self.lines.index((phase, nccl))
             rows[:, column], rows[:, column + 1] = 1.0, tokens
         if kind == "cycle":
-            rows = rows + self.widened(self.model.rest(cycle).gradient)
+            rows = rows + self.widened(self.model.rest(cycle, nccl).gradient)
             rows[:, -1] = float(self.model.lower_bound(nccl))
         return rows
 
@@ -69,7 +69,7 @@ class Space:
         if kind == "decode":
             return self._planned("decode", cycle, nccl, self._decode_or_nan(cycle, nccl))
         verify = self._planned("verify", cycle, nccl, self._verify_or_nan(cycle, nccl))
-        return verify + self.model.rest(cycle).value if kind == "cycle" else verify
+        return verify + self.model.rest(cycle, nccl).value if kind == "cycle" else verify
 
     def _planned(self, phase: str, cycle: Cycle, nccl: str, told: FloatArray) -> FloatArray:
         """Where the model tells no time: its part that was measured under the setting, else under another."""
@@ -99,7 +99,7 @@ class Space:
         unseen = float(self.model.lower_bound(nccl))  # what no run measured stays open in every reading
         found = {}
         for name, reading in verify.items():
-            whole = reading + self.model.rest(cycle)
+            whole = reading + self.model.rest(cycle, nccl)
             if np.isfinite(whole.value[0]):
                 row = self.widened(whole.gradient)[0]
                 row[-1] = unseen

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from specsim.cost.allreduce import PRIOR_WARNING, AllReduceCurve, MeasuredCurve, nccl_priors
+from specsim.cost.allreduce import PRIOR_WARNING, AllReduceCurve, MeasuredCurve, NcclPrior, nccl_priors
 from specsim.cost.custom_allreduce import CustomPath, Wiring, custom_paths
+from specsim.cost.derived import DerivedSetting
+from specsim.cost.model import CostModel
 from specsim.cost.step_change import Shape, StepChange, forward_ms, step_change
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError, UnknownSettingError
@@ -28,6 +30,9 @@ MICROBENCHMARK = (
 _CORRECTION_SAID = 0.05  # relative: a monotone curve that is further than this from its table is worth a word
 
 
+Curve = MeasuredCurve | NcclPrior
+
+
 @dataclass(frozen=True)
 class Compared:
     """What is compared: the curves by label with whether each is NCCL's, and the model's shapes and cycles.
@@ -35,7 +40,7 @@ class Compared:
     `wiring` None leaves custom all-reduces out of it.
     """
 
-    curves: tuple[AllReduceCurve, ...]
+    curves: tuple[Curve, ...]
     of_nccl: tuple[bool, ...]
     target: Shape
     draft: Shape | None
@@ -44,7 +49,7 @@ class Compared:
     wiring: Wiring | None
     engine: str | None
 
-    def curve(self, label: str) -> AllReduceCurve:
+    def curve(self, label: str) -> Curve:
         """The curve of a setting; raises UnknownSettingError listing the known ones."""
         for curve in self.curves:
             if curve.label == label:
@@ -62,7 +67,7 @@ class Compared:
         return custom_paths(self.wiring) if self.wiring and of_nccl else ()
 
 
-def curves_of(settings: Sequence[AllReduceSetting]) -> tuple[tuple[AllReduceCurve, ...], tuple[bool, ...]]:
+def curves_of(settings: Sequence[AllReduceSetting]) -> tuple[tuple[Curve, ...], tuple[bool, ...]]:
     """The curves of a table's settings, and which are NCCL's; raises ConfigurationError where two share a label."""
     labels = [setting.label for setting in settings]
     twice = [label for label in dict.fromkeys(labels) if labels.count(label) > 1]
@@ -71,10 +76,27 @@ def curves_of(settings: Sequence[AllReduceSetting]) -> tuple[tuple[AllReduceCurv
     return tuple(s.curve for s in settings), tuple(s.implementation == NCCL for s in settings)
 
 
-def prior_curves(link: str, ranks: int, bus_gb_s: float | None) -> tuple[tuple[AllReduceCurve, ...], tuple[bool, ...]]:
+def prior_curves(link: str, ranks: int, bus_gb_s: float | None) -> tuple[tuple[Curve, ...], tuple[bool, ...]]:
     """NCCL's own model of each algorithm and protocol that it may choose on a link, labelled as a prior."""
     priors = nccl_priors(link, ranks, bus_gb_s)
     return priors, (True,) * len(priors)
+
+
+def with_settings(model: CostModel, asked: Compared, before: str | None, after: str | None) -> CostModel:
+    """A fitted model that also knows the other settings of a comparison, or the one named, by eq. 17.
+
+    The setting compared from is one of the model's, or stands for its only one. Raises UnknownSettingError otherwise,
+    ConfigurationError as `CostModel.with_setting`.
+    """
+    start = asked.curve(before or asked.curves[0].label)
+    base = model.settings[0].label if len(model.settings) == 1 else model.setting(start.label).label
+    extends = cycle_shape(asked.spec.method, asked.engine).extend_forwards
+    others = [asked.curve(after)] if after else [curve for curve in asked.curves if curve is not start]
+    for curve in others:
+        custom = asked.custom(start.label, curve.label)
+        derived = DerivedSetting(curve.label, base, start, curve, asked.target, asked.draft, extends, custom)
+        model = model.with_setting(derived)
+    return model
 
 
 # -- record -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,49 @@
+"""An NCCL setting that was never run: a measured one, changed by what single all-reduces take under both (eq. 17)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specsim.cost.allreduce import MeasuredCurve, NcclPrior
+from specsim.cost.custom_allreduce import CustomPath
+from specsim.cost.step_change import Shape, step_change
+from specsim.cost.terms import Cycle
+from specsim.quantities import BoolArray, FloatArray
+
+_COMMUNICATING = ("verify", "draft", "extend", "decode")
+
+
+@dataclass(frozen=True)
+class DerivedSetting:
+    """How a setting differs from the measured one `base`: the curves of both, and which all-reduces a cycle has.
+
+    Without `draft` the drafter communicates nothing; `extend_forwards` and `custom` as of `step_change`.
+    """
+
+    label: str
+    base: str
+    before: MeasuredCurve | NcclPrior
+    after: MeasuredCurve | NcclPrior
+    target: Shape
+    draft: Shape | None = None
+    extend_forwards: int = 0
+    custom: tuple[CustomPath, ...] = ()
+
+    @property
+    def prior(self) -> bool:
+        """Whether NCCL's own model stands in for a table."""
+        return isinstance(self.before, NcclPrior) or isinstance(self.after, NcclPrior)
+
+    def change_ms(self, phase: str, cycle: Cycle) -> FloatArray:
+        """Change of a phase from the base setting [ms], shape (n,) (eq. 17); 0 for what does not communicate."""
+        if phase not in _COMMUNICATING:
+            return np.zeros_like(cycle.batch_size)
+        change = step_change(self.before, self.after, cycle, self.target, self.draft, self.extend_forwards, self.custom)
+        return np.asarray(getattr(change, f"{phase}_ms"), dtype=float)
+
+    def beyond(self, tokens: FloatArray) -> BoolArray:
+        """Where the target's messages, of so many tokens, lie outside either curve; shape (n,)."""
+        size = self.target.message_bytes(tokens)
+        return np.asarray(self.before.beyond(size) | self.after.beyond(size))

@@ -1,0 +1,121 @@
+"""NCCL settings that were never run: a fitted model moved by an all-reduce table (eq. 17)."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from specsim import CostModel, SpecConfig, Workload, break_even, fit, predict
+from specsim.cli.main import main
+from specsim.cost.allreduce import MeasuredCurve
+from specsim.cost.derived import DerivedSetting
+from specsim.cost.step_change import Shape
+from specsim.errors import ConfigurationError, UnknownSettingError
+from specsim.sweep import Axes, assumed_law, sweep
+from tests.synthetic import Truth, phase_runs
+
+TARGET, DRAFT = Shape(10, 1000), Shape(1, 1000)  # 20 and 2 all-reduces of 2,000 bytes a token
+SIZES = (1000.0, 1e6)
+
+
+def curve(label, slowest_us, us):
+    """Flat in size, so that a change is the same at every message; a table of two sizes."""
+    return MeasuredCurve(label, SIZES, (us, us), (us, slowest_us), (1, 1))
+
+
+def derived(label="fast", before=100.0, after=40.0, draft=DRAFT, base="s"):
+    """An all-reduce that is 60 µs shorter: 1.2 ms a forward of the target, 0.12 ms one of the drafter."""
+    return DerivedSetting(label, base, curve(base, before, before), curve(label, after, after), TARGET, draft)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fit(phase_runs(Truth(), (2, 4, 6), (1, 2, 8))).model
+
+
+def test_every_phase_that_communicates_is_moved(model):
+    moved = model.with_setting(derived())
+    own, fast = (predict(moved, SpecConfig(3, 1, 4), Workload(2), 2.0, nccl).times for nccl in ("s", "fast"))
+    assert fast.verify_ms == pytest.approx(own.verify_ms - 1.2)
+    assert fast.draft_ms == pytest.approx(own.draft_ms - 3 * 0.12)  # three forwards, as no engine is stated
+    assert fast.other_ms == own.other_ms
+    assert fast.cycle_ms == pytest.approx(Truth().cycle(2, 4) - 1.2 - 0.36)
+    answer = break_even(moved, SpecConfig(3, 1, 4), Workload(2), "fast")
+    assert answer.cost_ratio == pytest.approx((Truth().cycle(2, 4) - 1.56) / (Truth().decode(2) - 1.2))
+    assert any("NCCL fast was never run" in note for note in moved.notes)
+
+
+def test_without_a_split_drafter_only_the_target_is_moved(model):
+    moved = model.with_setting(derived(draft=None))
+    assert moved.rest(moved.cycle(SpecConfig(3, 1, 4), Workload(2)), "fast").value == pytest.approx(
+        model.rest(model.cycle(SpecConfig(3, 1, 4), Workload(2)), "s").value
+    )
+
+
+def test_intervals_are_the_measured_settings(model):
+    moved = model.with_setting(derived())
+    for nccl in ("s", "fast"):
+        times = predict(moved, SpecConfig(3, 1, 4), Workload(2), 2.0, nccl).times
+        width = times.cycle_interval[1] - times.cycle_interval[0]
+        assert width == pytest.approx(
+            np.ptp(predict(model, SpecConfig(3, 1, 4), Workload(2), 2.0, "s").times.cycle_interval)
+        )
+
+
+def test_messages_outside_the_table_are_flagged(model):
+    short = replace(derived(), after=MeasuredCurve("fast", (1000.0, 10000.0), (40.0, 40.0), (40.0, 40.0), (1, 1)))
+    moved = model.with_setting(short)
+    inside, outside = (
+        predict(moved, SpecConfig(width - 1, 1, width), Workload(1), 1.0, "fast").times for width in (5, 6)
+    )
+    assert "message_bytes" not in inside.extrapolated_in  # five tokens are 10,000 bytes
+    assert "message_bytes" in outside.extrapolated_in
+
+
+def test_a_sweep_agrees_with_single_questions(model):
+    moved = model.with_setting(derived())
+    axes = Axes((1, 2, 4), (1, 2), (2, 3, 5), (1, 8), ("s", "fast"))
+    found = sweep(moved, assumed_law(0.6), axes)
+    for setting, nccl in enumerate(axes.nccl):
+        for row, batch in enumerate(axes.batch_size):
+            alone = predict(moved, found.spec, Workload(batch), 1.0, nccl).times.cycle_ms
+            assert found.cells.cycle_ms[setting, row] == pytest.approx(alone)
+
+
+def test_a_saved_model_keeps_its_settings(model, tmp_path):
+    moved = model.with_setting(derived())
+    moved.save(tmp_path / "m.json")
+    assert CostModel.load(tmp_path / "m.json") == moved
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (derived("s"), ConfigurationError, "was run"),
+        (derived(before=2000.0), ConfigurationError, "is the table of this machine"),
+        (derived(base="other"), UnknownSettingError, "other"),
+    ],
+)
+def test_what_cannot_be_is_refused(model, change, error, says):
+    with pytest.raises(error, match=says):
+        model.with_setting(change)
+
+
+def test_the_command_gives_a_model_its_table(model, tmp_path):
+    table, fitted, moved = tmp_path / "t.csv", tmp_path / "m.json", tmp_path / "moved.json"
+    rows = [f"{label},{size},{us}" for label, us in (("s", 100), ("fast", 40)) for size in (1000, 1000000)]
+    table.write_text("\n".join(["nccl,bytes,time_us", *rows]), encoding="utf-8")
+    model.save(fitted)
+    command = ["comm", str(table), "--layers", "10", "--hidden-size", "1000", "--from", "s"]
+    done = CliRunner().invoke(main, [*command, "--model", str(fitted), "--save-model", str(moved)])
+    assert done.exit_code == 0, done.output
+    asked = ["predict", "--model", str(moved), "--num-draft-tokens", "4", "--batch-size", "1", "--accept-length", "2"]
+    rows = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)["rows"]
+    times = {row["nccl"]: row["verify_ms"] for row in rows}
+    assert times["fast"] == pytest.approx(times["s"] - 1.2)
+    assert "NCCL fast was never run" in " ".join(CliRunner().invoke(main, asked).stdout.split())
+    lonely = CliRunner().invoke(main, [*command, "--model", str(fitted)])
+    assert lonely.exit_code == 2
+    assert "--save-model" in lonely.output
