@@ -13,7 +13,7 @@ import numpy as np
 from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
 from specsim.cost.derived import DerivedSetting
-from specsim.cost.terms import KV_READ, PLAIN, TERM_BY_NAME, Cycle
+from specsim.cost.terms import KV_READ, PADDED, PLAIN, TERM_BY_NAME, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import (
     CONTEXT_TOLERANCE,
@@ -28,6 +28,7 @@ from specsim.quantities import (
 _LEAST_LEFT = 0.01  # of a time, whatever a table says that another all-reduce saves
 _ESTIMABLE = 1e-7  # relative part of a question that may lie outside what the runs span: rounding, not doubt
 
+_PADDED = frozenset(term.name for term in PADDED.values())
 _KV_READS = frozenset(term.name for term in KV_READ.values())
 
 Span = tuple[float, float]
@@ -213,18 +214,23 @@ class CostModel:
         """What the cycles of a configuration run on this engine and graph mode, at `context_len` unless one is asked."""
         context = self.context_len if workload.context_len is None else workload.context_len
         stated = replace(workload, context_len=context)
-        return Cycle.of(spec, stated, self.setup.engine, eager=self.setup.cuda_graph is False)
+        return self._captured(Cycle.of(spec, stated, self.setup.engine, eager=self.setup.cuda_graph is False))
+
+    def _captured(self, cycle: Cycle) -> Cycle:
+        """Cycles with the padding of this engine's graphs, where some time depends on that."""
+        padded = any(coefficient.name in _PADDED for coefficient in self.coefficients)
+        return cycle.captured(self.setup.engine, self.setup.engine_version) if padded else cycle
 
     def plain_cycle(self, batch_size: FloatArray, context_len: FloatArray | None = None) -> Cycle:
         """Plain decode steps at n batch sizes, shape (n,), at `context_len` unless contexts are given."""
         cycle = self.cycle(PLAIN, Workload(np.ones(batch_size.shape, dtype=np.int64)))
         context = cycle.context_len if context_len is None else context_len
-        return replace(cycle, batch_size=np.asarray(batch_size, dtype=float), context_len=context)
+        return self._captured(replace(cycle, batch_size=np.asarray(batch_size, dtype=float), context_len=context))
 
     def verify_cycle(self, batch_size: FloatArray, num_draft_tokens: FloatArray) -> Cycle:
         """Cycles of which only the verify is asked: n batch sizes and widths, shape (n,), at `context_len`."""
         plain = self.plain_cycle(batch_size)
-        return replace(plain, num_steps=np.ones_like(batch_size), num_draft_tokens=num_draft_tokens)
+        return self._captured(replace(plain, num_steps=np.ones_like(batch_size), num_draft_tokens=num_draft_tokens))
 
     # -- linear forms --------------------------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from specsim.cost.graph_padding import padded_tokens
 from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 
@@ -19,7 +20,8 @@ class Cycle:
     """Counts of n cycles, each a float array of shape (n,): what runs, before any time is put on it.
 
     `context_len` is the mean of a request's tokens in the KV cache, `eager` 1 where kernels are launched one by one
-    (CUDA graphs off).
+    (CUDA graphs off). `padded_verify` and `padded_decode` are the tokens that the captured graph runs, in the verify and
+    in plain decode of the same requests.
     """
 
     batch_size: FloatArray
@@ -30,6 +32,8 @@ class Cycle:
     draft_tokens: FloatArray
     context_len: FloatArray
     eager: FloatArray
+    padded_verify: FloatArray
+    padded_decode: FloatArray
 
     @property
     def verify_tokens(self) -> FloatArray:
@@ -59,9 +63,15 @@ class Cycle:
         first = shape.width_forwards * active
         looped = np.zeros_like(steps) if shape.loop_offset is None else np.maximum(steps + shape.loop_offset, 0.0)
         context, launched = np.full(batch.shape, float(workload.context_len or 0)), np.full(batch.shape, float(eager))
-        return cls(
-            batch, steps, topk, width, first + looped, batch * (first * width + looped * topk), context, launched
-        )
+        forwards, tokens = first + looped, batch * (first * width + looped * topk)
+        return cls(batch, steps, topk, width, forwards, tokens, context, launched, batch * width, batch)
+
+    def captured(self, engine: str | None, version: str | None) -> Cycle:
+        """The cycles padded to the graphs that an engine captures, where graphs are on (`graph_padding`)."""
+        batch, width, graphs = self.batch_size, self.num_draft_tokens, self.eager == 0
+        verify = np.where(graphs, padded_tokens(batch, width, engine, version), self.verify_tokens)
+        decode = np.where(graphs, padded_tokens(batch, 1, engine, version, speculative=False), batch)
+        return replace(self, padded_verify=verify, padded_decode=decode)
 
     @classmethod
     def stacked(cls, cycles: Sequence[Cycle]) -> Cycle:
@@ -151,6 +161,14 @@ EAGER = {
 }
 """What the device takes longer where graphs are off, by phase: fitted where runs show it with graphs on and off."""
 
+PADDED = {
+    "verify": Term("verify_per_padded_token_ms", "verify", "ms/token", "one more token of the captured graph",
+                   lambda c: c.padded_verify, by_setting=True),
+    "decode": Term("decode_per_padded_token_ms", "decode", "ms/token", "one more request of the captured graph",
+                   lambda c: c.padded_decode, by_setting=True),
+}  # fmt: skip
+"""Per token of the captured graph instead of per token asked for, by phase: where runs show that graphs are padded."""
+
 
 def _shapes() -> Iterator[Term]:
     """Knee, curve and expert coverage of a phase in its tokens; the curve of the host's time too."""
@@ -177,4 +195,6 @@ def _shapes() -> Iterator[Term]:
 SHAPES = tuple(_shapes())
 """Terms that a fit adds only where the runs ask for them (section 5, eq. 13); NCCL settings share them."""
 
-TERM_BY_NAME = {term.name: term for term in (*TERMS, *KV_READ.values(), *HOST.values(), *EAGER.values(), *SHAPES)}
+TERM_BY_NAME = {
+    term.name: term for term in (*TERMS, *KV_READ.values(), *HOST.values(), *EAGER.values(), *PADDED.values(), *SHAPES)
+}

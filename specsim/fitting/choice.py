@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from specsim.cost.terms import HOST, TERM_BY_NAME
+from specsim.cost.terms import HOST, PADDED, TERM_BY_NAME
 from specsim.fitting.columns import Column, features
 from specsim.fitting.least_squares import Solution, solve
 from specsim.fitting.observations import Observation, resolution
@@ -66,7 +66,7 @@ def choose(
     line = _form(base, seen, "line")
     pool = tuple(_pool(seen, shares or EXPERT_SHARES))
     found = [_form((*base, *subset), seen, _named(subset)) for subset in _searched(base, pool, seen)]
-    forms = [line, *found, *_swapped(base, seen, shares), *_curves(base, seen)]
+    forms = [line, *found, *_swapped(base, seen, shares), *_curves(base, seen), *_padded(base, seen)]
     better = [form for form in forms if form.aicc < line.aicc - _WORTH and form.predicts_better(line)]
     return _ranked(forms, min(better, key=lambda form: form.aicc, default=line), len(seen))
 
@@ -171,6 +171,19 @@ def _swapped(base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tu
         where = " and ".join(phases)
         yield _form((*straight, *coverage), seen, f"expert coverage instead of a line in {where}")
         yield _form((*base, *coverage), seen, f"line + expert coverage in {where}")
+
+
+def _padded(base: tuple[Column, ...], seen: tuple[Observation, ...]) -> Iterator[Form]:
+    """Per token of the captured graph for a line's slope, in the phases in which some figure was padded."""
+    padding = {
+        "verify": [o.cycle.padded_verify > o.verify_tokens for o in seen if "verify" in o.phases],
+        "decode": [o.cycle.padded_decode > o.cycle.batch_size for o in seen if "decode" in o.phases],
+    }
+    padded = [phase for phase, rows in padding.items() if any(row.any() for row in rows)]
+    for phases in [(phase,) for phase in padded] + ([tuple(padded)] if len(padded) > 1 else []):
+        slopes = {f"{phase}_per_token_ms": PADDED[phase] for phase in phases}
+        columns = (replace(column, term=slopes.get(column.term.name, column.term)) for column in base)
+        yield _form(tuple(columns), seen, f"line over tokens padded to graphs in {' and '.join(phases)}")
 
 
 def _curves(base: tuple[Column, ...], seen: tuple[Observation, ...]) -> Iterator[Form]:

@@ -93,7 +93,8 @@ def _decode_equations(run: Run, engine: str | None) -> Iterator[Observation]:
 
 
 def _cycle(run: Run, spec: SpecConfig, engine: str | None) -> Cycle:
-    return Cycle.of(spec, run.workload, engine, eager=run.setup.cuda_graph is False)
+    cycle = Cycle.of(spec, run.workload, engine, eager=run.setup.cuda_graph is False)
+    return cycle.captured(engine, run.setup.engine_version)
 
 
 def _spec_equations(run: Run, engine: str | None) -> Iterator[Observation]:

@@ -247,3 +247,33 @@ def test_a_knee_at_the_edge_is_no_outlier():
     widths = (2, 3, 4, 5, 6, 7, 8)
     runs = [run(f"{w}", 1, w, verify_ms=20 + 0.5 * w + (9 if w == 8 else 0)) for w in widths]
     assert not fit(runs).outliers
+
+
+# -- padding to captured graphs ----------------------------------------------------------------------------------------
+
+
+def padded_runs(engine, cost):
+    """SGLang, two draft tokens: batches of 9, 11, 13 … 31 requests run as 10, 12, 14 … 32."""
+    batches = (1, 4, 8, 9, 10, 13, 16, 21, 27, 31, 32)
+    setup = Setup(engine=engine, cuda_graph=True)
+    spec = SpecConfig(1, 1, 2)
+    return [
+        Run(f"{b}", setup, "s", Workload(b), True, spec, {"verify_ms": Figure(cost(b) * n)})
+        for b, n in zip(batches, np.exp(np.random.default_rng(4).normal(0, 0.001, len(batches))), strict=True)
+    ]
+
+
+def captured(batch):
+    return batch if batch <= 8 else batch + batch % 2
+
+
+def test_padding_is_found_where_the_runs_show_it():
+    model = fit(padded_runs("sglang", lambda b: 5 + 0.5 * 2 * captured(b))).model
+    assert model.form == "line over tokens padded to graphs in verify"
+    times = [predict(model, SpecConfig(1, 1, 2), Workload(b), 1.0).times.verify_ms for b in (11, 12)]
+    assert times == pytest.approx([17.0, 17.0], rel=2e-3)
+
+
+@pytest.mark.parametrize(("engine", "cost"), [("sglang", lambda b: 5 + 0.5 * 2 * b), (None, lambda b: 5 + captured(b))])
+def test_padding_is_not_assumed(engine, cost):
+    assert "padded" not in fit(padded_runs(engine, cost)).model.form
