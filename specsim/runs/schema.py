@@ -207,7 +207,12 @@ class RunForm(BaseModel):
 
     def _is_speculative(self) -> bool:
         plain = (self.method or "").lower() in PLAIN_METHODS
-        return not plain or self.training_samples is not None or any(n is not None for n in self._shape())
+        drafted = self.method is None and bool(self.exclude) and any(self._stated(name) for name in _ACCEPTANCE)
+        stated = drafted or self.training_samples is not None or any(n is not None for n in self._shape())
+        return not plain or stated
+
+    def _stated(self, name: str) -> bool:
+        return getattr(self, name) not in (None, ())
 
     def _spec(self) -> SpecConfig | None:
         if not self._is_speculative() or (self.num_steps is None and self.num_draft_tokens is None and not self.topk):
@@ -254,7 +259,7 @@ class RunForm(BaseModel):
     def _problems_of_presence(self, spec: SpecConfig | None) -> Iterator[Problem]:
         if not self._is_speculative():
             for name in (*PHASE_FIGURES, "cycle_ms", *_ACCEPTANCE):
-                if getattr(self, name) not in (None, ()):
+                if self._stated(name):
                     yield name, "needs num_draft_tokens (or num_steps) in the same row", ""
         elif spec is None and not self.exclude and self.training_samples is None:
             problem = "a speculative run without its configuration cannot be fitted"
@@ -287,7 +292,8 @@ class RunForm(BaseModel):
         figure = self.accept_length.figure(implied=False)
         ends = (figure.low or figure.best, figure.high or figure.best, *figure.readings)
         if (
-            len(self.survival) == spec.max_accept_length - 1
+            self.survival
+            and len(self.survival) == spec.max_accept_length - 1
             and not min(ends) * 0.98 <= 1 + sum(self.survival) <= max(ends) * 1.02
         ):
             yield (
@@ -324,7 +330,10 @@ class ScalingForm(BaseModel):
 
 
 class RunsForm(BaseModel):
-    """A JSON file of runs: `defaults` are fields that every run shares unless it says otherwise."""
+    """A JSON file of runs: `defaults` are fields that every run shares unless it says otherwise.
+
+    `left_out` and `missing` are what an import says beside its runs; nothing reads them.
+    """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     schema_: Literal["specsim-runs/1"] = Field(alias="schema")
@@ -334,6 +343,8 @@ class RunsForm(BaseModel):
     claims: list[ClaimForm] = []
     model_card: dict[str, Any] = {}
     data_scaling: list[ScalingForm] = []
+    left_out: list[dict[str, Any]] = []
+    missing: list[str] = []
 
     def run_set(self, runs: tuple[Run, ...]) -> RunSet:
         """The frozen set around runs that were checked one by one."""
