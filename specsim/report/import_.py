@@ -41,21 +41,32 @@ def import_text(imported: Imported) -> str:
     columns = ("run", "batch", "draft tokens", "accept length", "cycle [ms]", "decode [ms]", "tok/s", "used")
     rows = [_cells(row, run) for row, run in zip(imported.rows, imported.runs, strict=True)]
     parts = [table(columns, rows), ""]
+    parts += [wrapped(f"* {line}", "  ") for line in _notes(imported)]
     parts += [wrapped(f"left out: {line}", "  ") for line in _left_out(imported)]
     parts += [wrapped(f"missing: {line}", "  ") for line in imported.missing]
-    parts += [wrapped(f"* {line}", "  ") for line in _notes(imported)]
     return "\n".join(parts).rstrip()
 
 
 def _cells(row: Mapping[str, Any], run: Run) -> tuple[str, ...]:
-    spec = run.spec
     return (
         str(row["id"]),
         str(row.get("batch_size", "?")),
-        "plain" if not run.speculative else "?" if spec is None else str(spec.num_draft_tokens),
+        _width(row, run),
         *(_figure(run, name, digits) for name, digits in _FIGURES),
-        "no" if run.excluded else "yes",
+        "yes" if _is_used(run) else "no",
     )
+
+
+def _width(row: Mapping[str, Any], run: Run) -> str:
+    if run.spec is not None:
+        return str(run.spec.num_draft_tokens)
+    return "?" if run.speculative or (run.excluded and "method" not in row) else "plain"
+
+
+def _is_used(run: Run) -> bool:
+    """Whether a fit, of the cycle or of acceptance, has any use for a run."""
+    told = set(run.figures) - ({"output_tok_s", "accept_rate"} if run.speculative else {"accept_rate"})
+    return not run.excluded and bool(told or run.survival)
 
 
 _FIGURES = (("accept_length", 3), ("cycle_ms", 2), ("decode_ms", 2), ("output_tok_s", 2))
@@ -78,8 +89,11 @@ def _left_out(imported: Imported) -> Iterator[str]:
 
 
 def _notes(imported: Imported) -> Iterator[str]:
+    said: dict[str, list[str]] = {}
     for row in imported.rows:
         excluded = f"not used, for {row['exclude']}" if row.get("exclude") else ""
-        said = "; ".join(filter(None, [excluded, row.get("note", "")]))
-        if said:
-            yield f"{row['id']}: {said}"
+        if note := "; ".join(filter(None, [excluded, row.get("note", "")])):
+            said.setdefault(note, []).append(str(row["id"]))
+    for note, runs in said.items():
+        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        yield f"{runs[0]}{more}: {note}"

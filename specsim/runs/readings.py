@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -18,6 +18,7 @@ class Reading:
 
     `at_batch` are figures that mean something only where the batch size is known. `hint` says what the file gives
     away of a configuration that it does not state. `since` is the file that its counts are counted from, if another.
+    `unsure` is why it is not used unless it is stated whether it drafted.
     """
 
     fields: Mapping[str, Any]
@@ -26,6 +27,7 @@ class Reading:
     at_batch: Mapping[str, Any] = field(default_factory=dict)
     hint: str = ""
     since: str = ""
+    unsure: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,16 @@ class Tally:
 
     def add(self, why: str, line: int, text: str = "") -> None:
         """Count one more; the text of the first is kept as an example."""
-        before = self._seen.get(why)
+        self.merge(LeftOut(why, 1, line, line, text))
+
+    def merge(self, more: LeftOut) -> None:
+        """Count what somebody else left out for the same reason."""
+        before = self._seen.get(more.why)
         if before is None:
-            self._seen[why] = LeftOut(why, 1, line, line, _printable(text))
+            self._seen[more.why] = replace(more, example=_printable(more.example))
         else:
-            first, last = min(line, before.first), max(line, before.last)
-            self._seen[why] = LeftOut(why, before.count + 1, first, last, before.example)
+            first, last = min(more.first, before.first), max(more.last, before.last)
+            self._seen[more.why] = LeftOut(more.why, before.count + more.count, first, last, before.example)
 
     def __iter__(self) -> Iterator[LeftOut]:
         return iter(self._seen.values())

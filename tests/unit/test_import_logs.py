@@ -338,7 +338,9 @@ def test_metrics_are_counts(name, engine_name, width, cycles, proposed, accepted
 def test_vllm_gap_between_chunks_is_a_cycle_where_the_batch_is_known():
     name = "vllm_cpu_metrics_synthetic_k3.prom"
     assert "cycle_ms" not in imported(name).rows[0]
-    assert "cycle_ms 34.5364: no batch size is told (--set batch_size=N if it was one)" in why(imported(name))
+    assert "cycle_ms whose batch size is not told (--set batch_size=N, if it was always the same)" in why(
+        imported(name)
+    )
     assert imported(name, batch_size="1").rows[0]["cycle_ms"] == pytest.approx(34.53637, abs=1e-5)  # 13.46918 s / 390
 
 

@@ -195,6 +195,8 @@ def _reading(group: _Group, plain: bool, stated: Mapping[str, Any]) -> Reading:
     if group.contexts:
         fields["context_len"] = round(group.context / group.contexts)
     fields["output_tok_s"] = group.repeats.column(2)
+    if plain:
+        fields["method"] = "none"
     notes = [intervals_text(group.repeats.count, group.repeats.each)]
     hint = ""
     if not plain:

@@ -37,7 +37,9 @@ class Steps:
                 yield LeftOut(why, group.repeats.count, group.first, group.last)
                 continue
             times = group.repeats.column(0)
-            timed = {"num_draft_tokens": width, "cycle_ms": times} if width > 1 else {"decode_ms": times}
+            timed = (
+                {"num_draft_tokens": width, "cycle_ms": times} if width > 1 else {"method": "none", "decode_ms": times}
+            )
             counted = {"note": f"{group.repeats.count} steps, {group.repeats.each} in each repeat; {note}"}
             yield Reading({**fields, "batch_size": batch, **timed, **counted}, group.first, group.last)
 
