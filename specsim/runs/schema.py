@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SCHEMA = "specsim-runs/1"
 
 _LEAST, _MOST = 1e-6, 1_000_000_000  # no figure or count that anybody measures lies outside
+WIDEST = 100_000
+"""No drafter goes as deep or as wide, and steps·topk² stays inside 64 bits."""
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(
     rf"(?:(?P<value>{_NUMBER})\s*\()?\s*(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})\s*(?P<close>\))?"
@@ -111,8 +113,10 @@ def _names(written: Any) -> Any:
 
 
 Measured = Annotated[FigureForm | None, BeforeValidator(_read_figure)]
-Count = Annotated[int | None, BeforeValidator(_no_flag), Field(ge=1, le=_MOST)]
-CountFromZero = Annotated[int | None, BeforeValidator(_no_flag), Field(ge=0, le=_MOST)]
+Count = Annotated[Annotated[int, Field(ge=1, le=_MOST)] | None, BeforeValidator(_no_flag)]
+CountFromZero = Annotated[Annotated[int, Field(ge=0, le=_MOST)] | None, BeforeValidator(_no_flag)]
+Depth = Annotated[Annotated[int, Field(ge=0, le=WIDEST)] | None, BeforeValidator(_no_flag)]
+Width = Annotated[Annotated[int, Field(ge=1, le=WIDEST)] | None, BeforeValidator(_no_flag)]
 Text = Annotated[str | None, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
@@ -136,9 +140,9 @@ class RunForm(BaseModel):
 
     method: Text = None
     drafter: Text = None
-    num_steps: CountFromZero = None
-    topk: Count = None
-    num_draft_tokens: Count = None
+    num_steps: Depth = None
+    topk: Width = None
+    num_draft_tokens: Width = None
 
     batch_size: Count = None
     context_len: CountFromZero = None

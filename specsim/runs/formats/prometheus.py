@@ -143,7 +143,7 @@ def _counted(snapshot: Snapshot, fields: dict[str, Any]) -> tuple[dict[str, Any]
     """Fields of vLLM's and llama.cpp's draft counters; None where nothing was drafted, or why they are not used."""
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     numbers = [snapshot.totals.get(f"spec_decode_{name}_total") for name in names]
-    if any(number is None for number in numbers) or not numbers[0]:
+    if any(number is None for number in numbers) or int(numbers[0] or 0) == 0:
         return None, ""
     drafts, proposed, accepted = (int(number) for number in numbers if number is not None)
     positions = [int(snapshot.by_position[at]) for at in sorted(snapshot.by_position)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from specsim.methods import METHODS, method_named
 from specsim.runs.readings import whole
+from specsim.runs.schema import WIDEST
 
 _ARGUMENT = re.compile(r"\b(\w+)=('[^']*'|\"[^\"]*\"|[^,()\[\]{}\s]+)")
 _ALGORITHMS = {name.upper(): name for name in METHODS} | {"FROZEN_KV_MTP": "mtp"}
@@ -50,7 +51,7 @@ def _speculation(arguments: Mapping[str, Any]) -> dict[str, Any]:
         stated |= {"num_steps": None, "topk": None}  # its steps and topk are dummies
     elif stated["topk"] == 1 and stated["num_steps"] is not None:
         stated["num_draft_tokens"] = stated["num_steps"] + 1
-    return fields | {name: value for name, value in stated.items() if value is not None}
+    return fields | {name: value for name, value in stated.items() if value is not None and value <= WIDEST}
 
 
 def _text(value: object) -> str | None:
