@@ -7,7 +7,8 @@ from typing import Any
 
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
-from specsim.runs.importing import Imported, lines_text
+from specsim.runs.completion import lines_text
+from specsim.runs.importing import Imported
 from specsim.runs.run import Run
 from specsim.runs.writing import runs_record
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from specsim.errors import Fault, InputError
-from specsim.methods import PLAIN_METHODS
+from specsim.runs.completion import UNCONFIGURED, completed_row, lines_text, missing_for_a_fit, without_batch
 from specsim.runs.files import checked_run, nearest_field, typed_fields
 from specsim.runs.lines import matching_lines
-from specsim.runs.readings import LeftOut, Reading, Tally
+from specsim.runs.readings import LeftOut, Tally
 from specsim.runs.recognition import (
     FORMATS,
     JSON_RESULTS,
@@ -27,18 +27,6 @@ from specsim.runs.schema import RUN_FIELDS
 
 _HEAD = 1 << 16
 _MOST_TEXT = 1 << 28  # bytes of a file that is read whole
-_ACCEPTANCE = (
-    "accept_length",
-    "accept_rate",
-    "cycles",
-    "accepted_drafts",
-    "proposed_drafts",
-    "accept_histogram",
-    "survival",
-)
-_DRAFTING = ("num_steps", "topk", "num_draft_tokens", "drafter", *_ACCEPTANCE)
-_SHAPE = ("num_draft_tokens", "num_steps")
-
 Progress = Callable[[int, int], None]
 
 
@@ -81,7 +69,7 @@ def import_files(
         if isinstance(found, LeftOut):
             left_out[file].merge(found)
             continue
-        row = _completed(found, file, stated, ids)
+        row = completed_row(found, file, stated, ids)
         try:
             runs.append(checked_run(row, f"{file}, {lines_text(found.first, found.last)}", row["id"]))
         except InputError as error:
@@ -90,18 +78,13 @@ def import_files(
             continue
         rows.append(row)
         used |= {file, found.since}
-        if found.hint and _UNCONFIGURED in row.get("exclude", ""):
+        if found.hint and UNCONFIGURED in row.get("exclude", ""):
             hints.setdefault(found.hint, []).append(f"{file}, {lines_text(found.first, found.last)}")
-        for each in _without_batch(found, row):
+        for each in without_batch(found, row):
             left_out[file].merge(each)
     omitted = tuple(Omission(file, each) for file, tally in left_out.items() for each in tally)
     _require_runs(used, omitted, seen.formats, format_name)
-    return Imported(tuple(rows), tuple(runs), omitted, tuple(_missing(rows, hints)), seen.formats)
-
-
-def lines_text(first: int, last: int) -> str:
-    """Where something stands: line 3, or lines 3–41."""
-    return f"line {first}" if first == last else f"lines {first}–{last}"
+    return Imported(tuple(rows), tuple(runs), omitted, tuple(missing_for_a_fit(rows, hints)), seen.formats)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -185,102 +168,6 @@ def _size(path: Path) -> int:
 def _text(path: Path) -> str:
     with _opened(path) as stream:
         return str(stream.read().decode("utf-8-sig", "replace"))
-
-
-# -- completing ---------------------------------------------------------------------------------------------------
-
-
-def _completed(found: Reading, file: str, stated: Stated, ids: dict[str, int]) -> dict[str, Any]:
-    """The row of a reading: what is stated goes over what the file says, and what a fit cannot use says why.
-
-    How drafts are made, where it is stated, is not said of a run that is known to draft none.
-    """
-    if found.fields.get("method") == "none" and "method" not in stated:
-        stated = {name: value for name, value in stated.items() if name not in _DRAFTING}
-    batch = stated.get("batch_size", found.fields.get("batch_size"))
-    read = {**found.fields, **(found.at_batch if batch is not None else {})}
-    place = f"{file}, {lines_text(found.first, found.last)}"
-    row = {**read, **stated, "source": f"{stated['source']} ({place})" if stated.get("source") else place}
-    if found.unsure and row.get("method") is None:
-        if any(row.get(name) for name in _SHAPE):
-            row.pop("decode_ms", None)  # it drafted: the time of a token is no step of plain decode
-        elif "exclude" not in stated:
-            row["exclude"] = found.unsure
-    if "exclude" not in stated and (uneven := _uneven(row)):
-        row["exclude"] = uneven
-    unsure = row.get("exclude") == found.unsure != ""
-    if "exclude" not in stated and not unsure and _drafts(row) and not any(row.get(name) for name in _SHAPE):
-        row["exclude"] = "; ".join(filter(None, [row.get("exclude"), _UNCONFIGURED]))
-    replaced = [name for name, value in stated.items() if name in read and read[name] != value and name != "note"]
-    notes = [row.get("note"), *(f"{name} {stated[name]} was stated, {read[name]} read" for name in replaced)]
-    row["note"] = "; ".join(filter(None, notes))
-    implied = row.get("implied") or ""
-    row["implied"] = " ".join(
-        name for name in (implied.split() if isinstance(implied, str) else implied) if row.get(name)
-    )
-    identity = str(row.get("id", place))
-    ids[identity] = ids.get(identity, 0) + 1
-    row["id"] = identity if ids[identity] == 1 else f"{identity} #{ids[identity]}"
-    return {name: _single(row[name]) for name in RUN_FIELDS if row.get(name) not in (None, "", [], ())}
-
-
-_UNCONFIGURED = "it drafts, and its file does not say how many tokens"
-
-
-def _drafts(row: Mapping[str, Any]) -> bool:
-    plain = str(row.get("method", "-")).lower() in PLAIN_METHODS
-    return not plain and any(row.get(name) not in (None, [], ()) for name in _ACCEPTANCE)
-
-
-def _uneven(row: Mapping[str, Any]) -> str:
-    """Why repeats are not of one condition; empty where they are."""
-    for name in ("cycle_ms", "decode_ms"):
-        times = row.get(name)
-        if isinstance(times, list) and max(times) > 2 * min(times):
-            return (
-                f"its {name} repeats differ {max(times) / min(times):.1f}-fold, so that they are not of one condition"
-            )
-    return ""
-
-
-def _single(value: Any) -> Any:
-    return value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], float) else value
-
-
-def _without_batch(found: Reading, row: Mapping[str, Any]) -> Iterator[LeftOut]:
-    """Figures that need a batch size which nobody stated."""
-    if "batch_size" not in row:
-        for name, value in found.at_batch.items():
-            if name != "implied":
-                why = f"{name} whose batch size is not told (--set batch_size=N, if it was always the same)"
-                yield LeftOut(why, 1, found.first, found.last, f"{value:g}")
-
-
-def _missing(rows: Sequence[Mapping[str, Any]], hints: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """What a fit would still need, with the option that supplies it."""
-    unconfigured = sum(_UNCONFIGURED in str(row.get("exclude", "")) for row in rows)
-    if unconfigured:
-        yield (
-            f"{_runs(unconfigured)} without the configuration that drafted, which no file states: --set num_draft_tokens=N (tokens"
-            " verified a request and cycle, root included); a tree needs --set num_steps=S --set topk=k too"
-        )
-    yield from (f"{hint} ({'; '.join(places[:3])}{' …' if len(places) > 3 else ''})" for hint, places in hints.items())
-    without_length = sum(_rate_without_length(row) for row in rows)
-    if without_length:
-        yield f"{_runs(without_length)} whose throughput tells no cycle without an accept length: --set accept_length=L"
-    timed = ("cycle_ms", "decode_ms", "output_tok_s")
-    unstated = sum("batch_size" not in row and any(name in row for name in timed) for row in rows)
-    if unstated:
-        yield f"{_runs(unstated)} without a batch size, which a fit takes as 1: --set batch_size=N"
-
-
-def _rate_without_length(row: Mapping[str, Any]) -> bool:
-    lengths = ("accept_length", "accept_histogram", "accepted_drafts", "cycle_ms", "exclude")
-    return "output_tok_s" in row and any(name in row for name in _SHAPE) and not any(name in row for name in lengths)
-
-
-def _runs(count: int) -> str:
-    return f"{count} run" + ("s" if count > 1 else "")
 
 
 # -- refusing -----------------------------------------------------------------------------------------------------

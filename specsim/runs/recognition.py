@@ -13,6 +13,7 @@ from specsim.runs.formats.bench_text import (
     read_summaries,
 )
 from specsim.runs.formats.draft_statistics import looks_like_statistics, read_statistics
+from specsim.runs.formats.engine_metrics import read_snapshots
 from specsim.runs.formats.golden_lengths import looks_like_golden_lengths, read_golden_lengths
 from specsim.runs.formats.json_results import KINDS, Kind, looks_like_results, read_results
 from specsim.runs.formats.llama_cpp_log import LlamaCppLog
@@ -23,7 +24,7 @@ from specsim.runs.formats.llama_cpp_text import (
     read_speculative_cli,
 )
 from specsim.runs.formats.nccl_tests import looks_like_nccl_tests
-from specsim.runs.formats.prometheus import looks_like_prometheus, read_snapshots
+from specsim.runs.formats.prometheus import looks_like_prometheus
 from specsim.runs.formats.sglang_log import SglangLog
 from specsim.runs.formats.streams import looks_like_stream, read_stream
 from specsim.runs.formats.tables import looks_like_table, read_tables

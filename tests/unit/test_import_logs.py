@@ -406,5 +406,5 @@ sglang:spec_accept_length{model_name="m",tp_rank="1"} 9.9"""
 def test_sglang_metrics_tell_counters_and_the_last_interval_apart(tmp_path):
     found = import_files([written(tmp_path, SGLANG_METRICS, name="sglang.prom")], {})
     lifetime, now = found.rows
-    assert (lifetime["accept_length"], lifetime["implied"], lifetime["num_draft_tokens"]) == (2.6, "accept_length", 4)
+    assert (lifetime["accept_length"], lifetime["implied"], lifetime["num_draft_tokens"]) == (2.6, ["accept_length"], 4)
     assert (now["batch_size"], now["output_tok_s"], now["accept_length"], now["context_len"]) == (8, 812.4, 2.9, 1140)

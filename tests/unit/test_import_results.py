@@ -100,7 +100,7 @@ def test_table_of_llama_cpp_requests():
 def test_a_recorded_vllm_stream_tells_a_length_only_as_far_as_chunks_are_cycles():
     (row,) = imported("vllm_eagle3_stream_sse.txt").rows
     assert row["accept_length"] == pytest.approx(23 / 7, rel=1e-6)  # 24 tokens in 8 chunks, the first the prefill's
-    assert has(row, engine="vllm", engine_version="0.32.0", implied="accept_length")
+    assert has(row, engine="vllm", engine_version="0.32.0", implied=["accept_length"])
     assert "does not tell whether the server drafted" in row["exclude"]
 
 
@@ -246,7 +246,7 @@ def test_bench_serving_takes_its_configuration_from_the_server(tmp_path):
     setup = {"model": "org/target", "engine_version": "0.5.12", "tensor_parallel": 8, "method": "eagle3"}
     assert has(waiting.rows[0], num_steps=3, topk=1, num_draft_tokens=4, accept_length=2.5, prompts=100, **setup)
     assert "cycle_ms" not in waiting.rows[0]
-    assert has(stated.rows[0], cycle_ms=15.0, output_tok_s=640.0, output_len=512, implied="cycle_ms")  # 6·2.5
+    assert has(stated.rows[0], cycle_ms=15.0, output_tok_s=640.0, output_len=512, implied=["cycle_ms"])  # 6·2.5
 
 
 def test_bench_serving_without_speculation_is_plain_decode(tmp_path):
@@ -323,7 +323,10 @@ def test_specforge_results_and_benchmark(tmp_path):
     total = {"backend": "sglang", "dataset": "gsm8k", "average_acceptance_length": 2.7, "samples": 10, "output_tokens": 2600,
              "latency_seconds": 13.0, "throughput_tokens_per_second": 200.0, "spec_verify_count": 1000}  # fmt: skip
     assert has(
-        of_json(tmp_path, total, num_draft_tokens="4").rows[0], accept_length=2.6, implied="accept_length", cycles=1000
+        of_json(tmp_path, total, num_draft_tokens="4").rows[0],
+        accept_length=2.6,
+        implied=["accept_length"],
+        cycles=1000,
     )
 
 
