@@ -116,6 +116,22 @@ def test_a_log_whose_lines_are_all_left_out_says_why(run_cli, tmp_path):
     assert "prefill line (line 1); decode line that cannot be read (line 2)" in result.stderr
 
 
+@pytest.mark.parametrize("suffix", ["csv", "json"])
+def test_an_imported_file_is_not_imported_again(run_cli, tmp_path, suffix):
+    path = tmp_path / f"runs.{suffix}"
+    run_cli("import", SGLANG, "--set", "num_draft_tokens=4", "-o", path)
+    again = run_cli("import", path)
+    assert again.exit_code == 2
+    assert "runs in specsim's own form: its commands read them as they are" in again.stderr
+
+
+def test_columns_that_are_not_read_are_named(run_cli):
+    record = json.loads(run_cli("import", DATA / "specforge_bench_eagle3_sweep.csv", "--json").stdout)
+    assert [(each["why"], each["example"]) for each in record["left_out"]] == [
+        ("columns that are not read", "ep, latency")
+    ]
+
+
 # -- reading in blocks --------------------------------------------------------------------------------------------------
 
 

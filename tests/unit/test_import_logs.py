@@ -408,3 +408,15 @@ def test_sglang_metrics_tell_counters_and_the_last_interval_apart(tmp_path):
     lifetime, now = found.rows
     assert (lifetime["accept_length"], lifetime["implied"], lifetime["num_draft_tokens"]) == (2.6, ["accept_length"], 4)
     assert (now["batch_size"], now["output_tok_s"], now["accept_length"], now["context_len"]) == (8, 812.4, 2.9, 1140)
+
+
+def test_vllm_interval_in_which_nothing_was_accepted_counts_its_cycles(tmp_path):
+    (row,) = import_files([written(tmp_path, spec(10, 1.0, 0, 300, "0.000, 0.000, 0.000"))], {}).rows
+    assert (row["cycles"], row["accepted_drafts"], row["accept_histogram"]) == (100, 0, [100, 0, 0, 0])
+
+
+def test_vllm_line_whose_positions_contradict_its_totals_is_shown(tmp_path):
+    log = [spec(10, 2.5, 1500, 2000, "0.900, 0.600"), spec(20, 2.5, 1500, 2000, "0.900, 0.300")]
+    found = import_files([written(tmp_path, *log)], {})
+    assert found.rows[0]["cycles"] == 1000
+    assert why(found) == {"SpecDecoding line that cannot be read": 1}

@@ -26,6 +26,7 @@ from specsim.runs.formats.specforge import (
     read_specforge_benchmark,
 )
 from specsim.runs.formats.sps_table import is_sps_table, read_sps_table
+from specsim.runs.formats.tables import OWN_FILE
 from specsim.runs.formats.tensorrt_llm_metrics import is_iteration_stats, read_iteration_stats
 from specsim.runs.formats.vllm_results import is_bench_serve, read_bench_serve
 from specsim.runs.readings import LeftOut, Reading
@@ -75,6 +76,9 @@ def read_results(text: str, stated: Any, forced: str | None = None) -> Iterator[
     for each in _objects(text):
         if isinstance(each, LeftOut):
             yield each
+            continue
+        if str(each.body.get("schema", "")).startswith("specsim-"):
+            yield LeftOut(OWN_FILE, 1, each.first, each.last)
             continue
         name = forced or next((kind.name for kind in KINDS if kind.matches(each.body)), None)
         if name is None:

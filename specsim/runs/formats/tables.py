@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specsim.runs.readings import LeftOut, Reading, amount, rounded, whole
+from specsim.runs.schema import RUN_FIELDS
 
 _COLUMNS = {
     "batch_size": ("bs", "batch", "batch_size"),
@@ -23,18 +24,25 @@ _GRID = re.compile(r"bs ?= ?(\d{1,6})", re.ASCII)
 _CONFIGURATION = re.compile(r"(?:.*\s)?(\d{1,4})[_/](\d{1,4})[_/](\d{1,4})", re.ASCII)
 _BY_DRAFTER = re.compile(r"(al|tpot)_(\w+?)(?:_ms)?", re.ASCII)
 
+OWN_FILE = "runs in specsim's own form: its commands read them as they are"
+
 Row = tuple[int, list[str]]
 
 
 def looks_like_table(head: str) -> bool:
     """Whether a header names columns that make a run: throughput by batch or configuration, a grid, or lengths by K."""
-    return any(_reader(_names(header)) for header, _ in _tables(head))
+    headers = [_names(header) for header, _ in _tables(head)]
+    return any(_reader(names) is not None or _is_own(names) for names in headers)
 
 
 def read_tables(text: str, _: Any) -> Iterator[Reading | LeftOut]:
     """The runs of every table of a text whose header is known."""
     for (number, header), rows in _tables(text):
-        reader = _reader(_names((number, header)))
+        names = _names((number, header))
+        reader = _reader(names)
+        if _is_own(names):
+            yield LeftOut(OWN_FILE, len(rows), number, rows[-1][0])
+            continue
         if reader is None:
             yield LeftOut("table whose columns name no run", 1, number, number, ", ".join(header))
             continue
@@ -42,7 +50,9 @@ def read_tables(text: str, _: Any) -> Iterator[Reading | LeftOut]:
             if len(row[1]) != len(header):
                 yield LeftOut("row with more or fewer cells than the header", 1, row[0], row[0], ", ".join(row[1]))
             else:
-                yield from reader(_names((number, header)), row)
+                yield from reader(names, row)
+        if reader is _row and (unread := [name for name in names if name not in _KNOWN]):
+            yield LeftOut("columns that are not read", len(unread), number, number, ", ".join(unread))
 
 
 def _tables(text: str) -> Iterator[tuple[Row, list[Row]]]:
@@ -72,6 +82,10 @@ def _names(header: Row) -> list[str]:
         re.sub(r"[\s-]+", "_", cell.strip().lower()) if not _GRID.fullmatch(cell.lower()) else cell.lower()
         for cell in header[1]
     ]
+
+
+def _is_own(names: Sequence[str]) -> bool:
+    return len(names) > 1 and set(names) <= set(RUN_FIELDS)
 
 
 def _reader(names: Sequence[str]) -> Any:
