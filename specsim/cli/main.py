@@ -10,6 +10,7 @@ import click
 from specsim.errors import SpecsimError
 
 _COMMANDS = {
+    "import": "Read server logs, metrics and benchmark results as runs.",
     "fit": "Fit a cost model to measured runs.",
     "predict": "Predict cycle time, throughput and speed-up.",
     "break-even": "Tell the accept length that speculation needs to pay.",
@@ -35,7 +36,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"specsim.cli.{cmd_name.replace('-', '_')}")
+        name = "import_" if cmd_name == "import" else cmd_name.replace("-", "_")  # import is a keyword
+        module = import_module(f"specsim.cli.{name}")
         command: click.Command = module.command
         return command
 

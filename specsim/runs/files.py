@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -105,13 +105,14 @@ def _column_faults(columns: Iterable[str], where: str) -> Iterator[Fault]:
             yield Fault(where, "", f"column {len(seen) + 1} has no name", "is there a comma too many?")
             return
         if column not in RUN_FIELDS:
-            yield Fault(where, column, "is not a known column", _nearest(column))
+            yield Fault(where, column, "is not a known column", nearest_field(column))
         elif column in seen:
             yield Fault(where, column, "stands twice", "each column once")
         seen.add(column)
 
 
-def _nearest(name: str) -> str:
+def nearest_field(name: str) -> str:
+    """Advice on a field's name that is not known: the nearest one, or all of them."""
     near = get_close_matches(name, RUN_FIELDS, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(RUN_FIELDS)}"
 
@@ -179,9 +180,7 @@ def _checked(rows: Iterable[Row | Fault], name: str) -> RunSet:
             continue
         where, fields = row
         try:
-            runs.append(RunForm.model_validate(fields).to_run(where, f"{name}:{where.rsplit(' ', 1)[-1]}"))
-        except ValidationError as error:
-            faults += _pydantic_faults(error, where, "")
+            runs.append(checked_run(fields, where, f"{name}:{where.rsplit(' ', 1)[-1]}"))
         except InputError as error:
             faults += error.faults
     if not runs and not faults:
@@ -189,6 +188,22 @@ def _checked(rows: Iterable[Row | Fault], name: str) -> RunSet:
     if faults:
         raise InputError(faults)
     return RunSet(tuple(runs))
+
+
+def checked_run(fields: Mapping[str, Any], where: str, default_id: str) -> Run:
+    """The frozen run of one row's fields; raises InputError with every fault of them, placed at `where`."""
+    try:
+        return RunForm.model_validate(fields).to_run(where, default_id)
+    except ValidationError as error:
+        raise InputError(_pydantic_faults(error, where, "")) from None
+
+
+def typed_fields(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Fields, each checked by itself, in the types of the run form; raises InputError with the fault of each."""
+    try:
+        return RunForm.model_validate(dict(fields)).model_dump(include=set(fields), exclude_defaults=True)
+    except ValidationError as error:
+        raise InputError(_pydantic_faults(error, where, "")) from None
 
 
 def _pydantic_faults(error: ValidationError, where: str, hint: str) -> list[Fault]:
@@ -199,7 +214,7 @@ def _fault(details: dict[str, Any], where: str, hint: str) -> Fault:
     parts = [str(part) for part in details["loc"]]
     field = ".".join(parts[:-1] if parts[-1] == "value" else parts)  # a bare number is its figure's value
     if details["type"] == "extra_forbidden":
-        return Fault(where, field, "is not a known field", _nearest(field))
+        return Fault(where, field, "is not a known field", nearest_field(field))
     if details["type"] == "value_error":
         problem, _, allowed = str(details["ctx"]["error"]).partition("; ")
         return Fault(where, field, problem, allowed or hint)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SCHEMA = "specsim-runs/1"
 
 _LEAST, _MOST = 1e-6, 1_000_000_000  # no figure or count that anybody measures lies outside
+WIDEST = 100_000
+"""No drafter goes as deep or as wide, and steps·topk² stays inside 64 bits."""
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(
     rf"(?:(?P<value>{_NUMBER})\s*\()?\s*(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})\s*(?P<close>\))?"
@@ -111,8 +113,10 @@ def _names(written: Any) -> Any:
 
 
 Measured = Annotated[FigureForm | None, BeforeValidator(_read_figure)]
-Count = Annotated[int | None, BeforeValidator(_no_flag), Field(ge=1, le=_MOST)]
-CountFromZero = Annotated[int | None, BeforeValidator(_no_flag), Field(ge=0, le=_MOST)]
+Count = Annotated[Annotated[int, Field(ge=1, le=_MOST)] | None, BeforeValidator(_no_flag)]
+CountFromZero = Annotated[Annotated[int, Field(ge=0, le=_MOST)] | None, BeforeValidator(_no_flag)]
+Depth = Annotated[Annotated[int, Field(ge=0, le=WIDEST)] | None, BeforeValidator(_no_flag)]
+Width = Annotated[Annotated[int, Field(ge=1, le=WIDEST)] | None, BeforeValidator(_no_flag)]
 Text = Annotated[str | None, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
@@ -136,9 +140,9 @@ class RunForm(BaseModel):
 
     method: Text = None
     drafter: Text = None
-    num_steps: CountFromZero = None
-    topk: Count = None
-    num_draft_tokens: Count = None
+    num_steps: Depth = None
+    topk: Width = None
+    num_draft_tokens: Width = None
 
     batch_size: Count = None
     context_len: CountFromZero = None
@@ -207,7 +211,12 @@ class RunForm(BaseModel):
 
     def _is_speculative(self) -> bool:
         plain = (self.method or "").lower() in PLAIN_METHODS
-        return not plain or self.training_samples is not None or any(n is not None for n in self._shape())
+        drafted = self.method is None and bool(self.exclude) and any(self._stated(name) for name in _ACCEPTANCE)
+        stated = drafted or self.training_samples is not None or any(n is not None for n in self._shape())
+        return not plain or stated
+
+    def _stated(self, name: str) -> bool:
+        return getattr(self, name) not in (None, ())
 
     def _spec(self) -> SpecConfig | None:
         if not self._is_speculative() or (self.num_steps is None and self.num_draft_tokens is None and not self.topk):
@@ -254,7 +263,7 @@ class RunForm(BaseModel):
     def _problems_of_presence(self, spec: SpecConfig | None) -> Iterator[Problem]:
         if not self._is_speculative():
             for name in (*PHASE_FIGURES, "cycle_ms", *_ACCEPTANCE):
-                if getattr(self, name) not in (None, ()):
+                if self._stated(name):
                     yield name, "needs num_draft_tokens (or num_steps) in the same row", ""
         elif spec is None and not self.exclude and self.training_samples is None:
             problem = "a speculative run without its configuration cannot be fitted"
@@ -287,7 +296,8 @@ class RunForm(BaseModel):
         figure = self.accept_length.figure(implied=False)
         ends = (figure.low or figure.best, figure.high or figure.best, *figure.readings)
         if (
-            len(self.survival) == spec.max_accept_length - 1
+            self.survival
+            and len(self.survival) == spec.max_accept_length - 1
             and not min(ends) * 0.98 <= 1 + sum(self.survival) <= max(ends) * 1.02
         ):
             yield (
@@ -324,7 +334,10 @@ class ScalingForm(BaseModel):
 
 
 class RunsForm(BaseModel):
-    """A JSON file of runs: `defaults` are fields that every run shares unless it says otherwise."""
+    """A JSON file of runs: `defaults` are fields that every run shares unless it says otherwise.
+
+    `left_out` and `missing` are what an import says beside its runs; nothing reads them.
+    """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     schema_: Literal["specsim-runs/1"] = Field(alias="schema")
@@ -334,6 +347,8 @@ class RunsForm(BaseModel):
     claims: list[ClaimForm] = []
     model_card: dict[str, Any] = {}
     data_scaling: list[ScalingForm] = []
+    left_out: list[dict[str, Any]] = []
+    missing: list[str] = []
 
     def run_set(self, runs: tuple[Run, ...]) -> RunSet:
         """The frozen set around runs that were checked one by one."""

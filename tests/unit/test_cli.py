@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from specsim.cli.main import _COMMANDS, main
+from tests.unit.test_import_logs import decode
 
 PAIR = ("nccl,batch_size,num_draft_tokens,verify_ms,draft_ms,cycle_ms,decode_ms,accept_length",
         "a,1,6,28.7,1.07,30.29,,2.1", "a,1,3,25.6,0.69,,,", "a,1,,,,,15.9,")  # fmt: skip
@@ -165,6 +166,8 @@ def test_every_command_has_an_example_that_runs(name, tmp_path, monkeypatch):
     example = re.search(r"Example:\n +specsim (.*)\n", text).group(1).split()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs.csv").write_text("\n".join(PAIR), encoding="utf-8")
+    intervals = (decode(s, 2, 100 + 240 * s, "3.00", "0.67", "400.0") for s in range(3))
+    (tmp_path / "server.log").write_text("\n".join(intervals), encoding="utf-8")
     result = runner.invoke(main, example, catch_exceptions=False)
     assert result.exit_code == 0, result.output
 

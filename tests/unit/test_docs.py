@@ -67,3 +67,15 @@ def test_the_accuracy_page_is_what_its_command_gives():
     from benchmarks.accuracy import PAGE, page
 
     assert page() == PAGE.read_text(encoding="utf-8")
+
+
+def test_every_format_that_an_import_reads_is_documented():
+    from specsim.runs.recognition import FORMATS
+
+    rows = [
+        line
+        for line in (REPO / "docs" / "importing.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    assert set(FORMATS) <= named

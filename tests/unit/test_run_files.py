@@ -192,3 +192,23 @@ def test_blank_rows_are_no_runs(csv):
 def test_one_path_is_a_file_not_its_letters(csv):
     (run,) = load_runs(str(csv("num_draft_tokens,verify_ms", "6,28.7"))).runs
     assert run.figures["verify_ms"].best == 28.7
+
+
+def test_null_in_json_is_unstated(tmp_path):
+    path = tmp_path / "runs.json"
+    path.write_text(
+        '{"num_steps": null, "num_draft_tokens": 4, "batch_size": null, "cycles": null, "cycle_ms": 30}',
+        encoding="utf-8",
+    )
+    (run,) = load_runs(path).runs
+    assert run.spec is not None
+    assert (run.spec.num_draft_tokens, run.batch_size_stated, run.cycles) == (4, False, None)
+
+
+def test_a_shape_that_no_drafter_has_is_refused(tmp_path):
+    path = tmp_path / "runs.json"
+    path.write_text(
+        '{"num_steps": 999999999, "topk": 999999999, "num_draft_tokens": 4, "cycle_ms": 30}', encoding="utf-8"
+    )
+    with pytest.raises(InputError, match="num_steps: 999999999 is wrong; input should be less than or equal to 100000"):
+        load_runs(path)
