@@ -10,8 +10,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import accuracy_acceptance, accuracy_break_even, accuracy_cost, accuracy_peers
-from benchmarks.groups import OWN, PUBLIC
+from benchmarks import accuracy_acceptance, accuracy_allreduce, accuracy_break_even, accuracy_cost, accuracy_peers
+from benchmarks.groups import LONG, OWN, PUBLIC
 from specsim import SpecsimError
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -28,7 +28,8 @@ more projects' measurements, under their own protocols, are on [a page of their 
 
 vLLM 0.24.0 with EAGLE-3 on one H200, CUDA graphs, dummy weights, synthetic acceptance; an 8B dense
 model at 0, 1, 3 and 7 drafts and batch 1 to 256, and a 30B mixture of experts (8 of 128) in plain decode
-(`tests/validation/data/h200_vllm_cycles.csv`, medians of 2 or 3 repeats). Each part is
+(`tests/validation/data/h200_vllm_cycles.csv`, medians of 2 or 3 repeats). "Long prompts" are six more rows of the 8B
+model at 2,112 to 8,320 tokens of context (`h200_vllm_contexts.csv`), fitted with its others. Each part is
 left out in turn, the terms chosen and fitted on the rest; plain decode stays where a depth is left out. "In the 90%
 interval" is that of a new measurement; "inside the range" are the rows that were not flagged as extrapolated.
 
@@ -52,7 +53,7 @@ its one baseline a group has no plain decode to predict.
 
 Where it is good, one server was measured at one batch size with a stated accept length. What the best public model of
 step time states, on bare forwards of shapes that it had measured at another context, is a mean error of 0.72% and a
-largest of 2.99%; most of these groups do not repeat themselves that well. Where it is bad:
+largest of 2.99% ([ours on the same rows](accuracy-peers.md) is closer); most of these groups do not repeat themselves that well. Where it is bad:
 
 - SpecForge#339 and AngelSlim#163 state the batch size that a benchmark was asked for, over a short list of prompts at whose
   end the batch drains. In SpecForge#339 the same four tokens took 11.6 ms as a chain and 9.6 ms as a tree
@@ -92,6 +93,17 @@ rows where the predicted L* lies on the same side of the length; the verdict com
 Most of these rows pay by a wide margin, so that any rule has the sign right. The mixtures of experts under SGLang are the
 hard ones: there a constant ratio has the sign right about as often as a fit, which at least says where it does not know.
 
+## Forward time by an all-reduce table
+
+Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs): a 32-layer forward of hidden size 4096 without
+attention, with its 64 all-reduces and without, at 1 to 64 tokens (`tests/validation/data/h200x2_forward.csv`), beside
+the forward without plus what single all-reduces take back to back (`h200x2_allreduce.csv`, eq. 17).
+
+{all_reduce}
+
+The default is LL at these sizes, and additive. Back to back, adjacent Simple all-reduces overlap in part, and between
+layers they do not: the table is too cheap for it, and so is the change.
+
 ## Public rows that are not fitted
 
 {left_out}
@@ -112,10 +124,10 @@ which two parameters cannot follow.
 
 def page() -> str:
     """The page's text, from data and code as they stand."""
-    own, public = accuracy_cost.results(OWN), accuracy_cost.results(PUBLIC)
+    own, long, public = (accuracy_cost.results(groups) for groups in (OWN, (LONG,), PUBLIC))
     drafters = accuracy_acceptance.public_groups()
     return HEAD.format(
-        own=accuracy_cost.held_table(own),
+        own=accuracy_cost.held_table([*own, *long]),
         rows=sum(len(group.runs.runs) for group in PUBLIC),
         groups=len(PUBLIC),
         public=accuracy_cost.held_table(public),
@@ -126,6 +138,7 @@ def page() -> str:
         lengths=sum(len(group) for group in drafters.values()),
         drafters=len(drafters),
         acceptance=accuracy_acceptance.table(),
+        all_reduce=accuracy_allreduce.table(),
     )
 
 

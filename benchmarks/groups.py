@@ -16,20 +16,24 @@ DATA = Path(__file__).parents[1] / "tests" / "validation" / "data"
 Card = dict[str, int]
 
 
+def _is_long(run: Run) -> bool:
+    return (run.workload.context_len or 0) > 1000
+
+
 def _every(run: Run) -> bool:
     return True
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one source and one setup: the file, how they are split by name, and what else is known.
+    """Runs of one source and one setup: the files, how they are split by name, and what else is known.
 
     `card` is the model's experts, `noise` how far repeats lie apart where the source says it, `roofline` the model on
-    its hardware by the vendors' public figures, `keep` which of the file's runs belong to it.
+    its hardware by the vendors' public figures, `keep` which of the files' runs belong to it.
     """
 
     title: str
-    file: str
+    files: str | tuple[str, ...]
     parts: dict[str, Part]
     card: Card = field(default_factory=dict)
     noise: str = "–"
@@ -39,7 +43,9 @@ class Group:
     @cached_property
     def runs(self) -> RunSet:
         """The group's runs with its model card."""
-        return RunSet(tuple(run for run in load_runs(DATA / self.file).runs if self.keep(run)), model_card=self.card)
+        names = (self.files,) if isinstance(self.files, str) else self.files
+        runs = load_runs([DATA / name for name in names]).runs
+        return RunSet(tuple(run for run in runs if self.keep(run)), model_card=self.card)
 
     @property
     def first_part(self) -> Part:
@@ -91,6 +97,13 @@ MOE = Group(
     noise=_H200_REPEATS,
     roofline=_qwen3_30b(H200),
     keep=lambda run: str(run.setup.model).startswith("Qwen"),
+)
+LONG = Group(
+    "dense 8B, long prompts",
+    ("h200_vllm_cycles.csv", "h200_vllm_contexts.csv"),
+    {"a batch size at long contexts": lambda run: run.workload.batch_size if _is_long(run) else None},
+    noise=_H200_REPEATS,
+    keep=DENSE.keep,
 )
 OWN = (DENSE, MOE)
 

@@ -112,6 +112,14 @@ def _touched(tokens: FloatArray, share: float) -> FloatArray:
     return 1.0 - (1.0 - share) ** tokens
 
 
+def _distinct(c: Cycle, overlap: float) -> FloatArray:
+    """Tokens that as many would touch as much by whose experts do not overlap, B·(1 + (N − 1)(1 − overlap)).
+
+    `overlap` is the share of a further token's experts that its request's other tokens have touched already.
+    """
+    return c.batch_size * (1.0 + (c.num_draft_tokens - 1.0) * (1.0 - overlap))
+
+
 def _ramp(tokens: FloatArray, low: float, high: float) -> FloatArray:
     """From 0 at `low` to 1 at `high`: sums of ramps are a curve through measured points."""
     return np.clip((tokens - low) / (high - low), 0.0, 1.0)
@@ -178,6 +186,10 @@ def _shapes() -> Iterator[Term]:
     }
     yield Term("verify_per_request_ms", "verify", "ms/request", "one more request at the same tokens",
                lambda c: c.batch_size)  # fmt: skip
+    yield Term("verify_overlapping_coverage_ms", "verify", "ms",
+               "reading all experts: what so many tokens touch of them where those of a request route alike",
+               lambda c, share, overlap: _touched(_distinct(c, overlap), share),
+               parameters=("share of experts a token uses", "overlap within a request"))  # fmt: skip
     for phase, (each, tokens) in counts.items():
         yield Term(f"{phase}_knee_ms", phase, "ms/token", f"one more {each} beyond the knee: kernel tiles, compute bound",
                    lambda c, knee, of=tokens: np.maximum(of(c) - knee, 0.0), parameters=(f"{each}s",))  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from specsim.uncertainty import probability_positive
 
 EXPERT_SHARES = (1 / 48, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
 """Shares of its experts that a token uses, tried where no model card says: 8 of 384, 256, 128, 64, and 2 of 8."""
+
+OVERLAPS = (0.25, 0.5, 0.75)
+"""Overlaps of a request's tokens in their experts that are tried beside none, where width and batch differ apart."""
 
 _WORTH = 6.0  # AICc that more than a line must gain: the best of dozens of forms gains some by chance
 _AS_GOOD = 4.0  # AICc within which a form cannot be excluded (Burnham and Anderson's "considerably less" begins there)
@@ -101,7 +104,7 @@ def _quick_aicc(design: FloatArray, count: int, shapes: list[int], pool: tuple[C
     if rank < base_rank + len(shapes) or (values[count:] <= 0).any():
         return float("inf")
     residuals = 1.0 - (columns / np.linalg.norm(columns, axis=0).clip(1e-300)) @ values
-    parameters = sum(bool(pool[shape].parameters) for shape in shapes)
+    parameters = sum(len(pool[shape].parameters) for shape in shapes)
     return _penalised(float(residuals @ residuals), len(design), int(rank) + parameters + 1, floor)
 
 
@@ -155,6 +158,9 @@ def _pool(seen: tuple[Observation, ...], shares: tuple[float, ...]) -> Iterator[
             yield Column(TERM_BY_NAME[f"{phase}_knee_ms"], None, (knee,))
         for share in shares:
             yield Column(TERM_BY_NAME[f"{phase}_coverage_ms"], None, (share,))
+    if len({(o.cycle.batch_size[0], o.cycle.num_draft_tokens[0]) for o in cycles}) > len(counts["verify"]) > 3:
+        for share, overlap in product(shares, OVERLAPS):
+            yield Column(TERM_BY_NAME["verify_overlapping_coverage_ms"], None, (share, overlap))
 
 
 def _swapped(base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tuple[float, ...]) -> Iterator[Form]:
@@ -225,7 +231,7 @@ def _tokens(o: Observation, phase: str) -> float:
     return o.verify_tokens if phase == "verify" else float(o.cycle.batch_size[0])
 
 
-_STEPS = frozenset(f"{phase}_ramp_ms" for phase in ("verify", "decode", "verify_host", "decode_host"))
+STEPS = frozenset(f"{phase}_ramp_ms" for phase in ("verify", "decode", "verify_host", "decode_host"))
 """Steps of a curve: between counts that were measured, not searched for, and none where the curve is flat."""
 
 _LAST_STEPS = frozenset({"verify_knee_ms", "decode_knee_ms"})
@@ -234,6 +240,7 @@ _WORDS = {
     "verify_per_request_ms": "verify by request",
     "verify_knee_ms": "knee at {:g} tokens",
     "verify_coverage_ms": "expert coverage {:.3g}",
+    "verify_overlapping_coverage_ms": "expert coverage {:.3g} with {:.0%} overlap",
     "decode_knee_ms": "decode knee at {:g} requests",
     "decode_coverage_ms": "decode expert coverage {:.3g}",
 }
@@ -250,7 +257,7 @@ def _form(columns: tuple[Column, ...], seen: tuple[Observation, ...], name: str)
     design, times = features(columns, seen), np.array([o.time_ms for o in seen])
     solution = solve(design, times, np.ones(len(seen)))
     squares = float(solution.residuals @ solution.residuals)
-    curved = any(column.term.name in _STEPS for column in columns)
+    curved = any(column.term.name in STEPS for column in columns)
     added = [index for index, column in enumerate(columns) if column.term.name in _WORDS]
     shapes = [index for index in added if not (curved and columns[index].term.name in _LAST_STEPS)]
     if any(not solution.values[index] > 0 for index in shapes):
@@ -258,8 +265,8 @@ def _form(columns: tuple[Column, ...], seen: tuple[Observation, ...], name: str)
         return Form(
             columns, name, np.inf, nothing, squares
         )  # a shape at its bound, or folded into others, adds nothing
-    flat = sum(not solution.values[index] > 0 for index in range(len(columns)) if columns[index].term.name in _STEPS)
-    searched = sum(bool(columns[index].parameters) for index in shapes)
+    flat = sum(not solution.values[index] > 0 for index in range(len(columns)) if columns[index].term.name in STEPS)
+    searched = sum(len(columns[index].parameters) for index in shapes)
     count = int(solution.kept.sum()) - flat + searched + 1
     aicc = _penalised(squares, len(seen), count, max(resolution(seen), 1e-9) ** 2)
     return Form(columns, name, aicc, _left_out(solution, design, seen), squares)

@@ -19,7 +19,7 @@ from specsim.cost.model import (
 )
 from specsim.cost.terms import KV_READ, PHASES
 from specsim.errors import NotIdentifiedError, SpecsimError
-from specsim.fitting.choice import Form, choose
+from specsim.fitting.choice import STEPS, Form, choose
 from specsim.fitting.columns import (
     Column,
     base_columns,
@@ -193,7 +193,7 @@ def _model(problem: _Problem, noise: Noise) -> CostModel:
 def _at_zero(problem: _Problem) -> tuple[str, ...]:
     held = problem.solution.held
     columns = zip(problem.columns, held, strict=True)
-    return tuple(column.term.name for column, at_zero in columns if at_zero and len(column.term.parameters) < 2)
+    return tuple(column.term.name for column, at_zero in columns if at_zero and column.term.name not in STEPS)
 
 
 def _coefficient(column: Column, index: int, problem: _Problem, covariance: FloatArray) -> Coefficient:

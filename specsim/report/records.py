@@ -15,6 +15,7 @@ from specsim.cost.model import Coefficient, CostModel
 from specsim.cost.terms import PHASES
 from specsim.errors import NotIdentifiedError
 from specsim.fitting import Fit
+from specsim.fitting.choice import STEPS
 from specsim.prediction import CycleTimes, Prediction, predict
 from specsim.quantities import LEVEL, FloatArray
 from specsim.questions import Case, LengthBounds, Unanswered
@@ -48,7 +49,7 @@ def fit_record(fitted: Fit, resamples: FloatArray | None = None) -> Record:
     tops = {
         c.name: c.value if c.identified else None
         for c in model.coefficients
-        if c.nccl in (None, model.reference) and len(c.parameters) < 2
+        if c.nccl in (None, model.reference) and c.name not in STEPS
     }
     if "verify" not in model.measured_phases:
         tops["cycle_fixed_ms"], tops["cycle_per_token_ms"] = (tops.get(name) for name in _VERIFY)

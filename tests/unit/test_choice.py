@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -128,3 +129,22 @@ def test_settings_share_what_does_not_communicate():
     tuned = [replace(r, id=f"t{r.id}", nccl="t") for r in runs if r.spec is None or r.spec.num_draft_tokens in (2, 6)]
     knees = [c for c in fit([*runs, *tuned]).model.coefficients if c.name == "verify_knee_ms"]
     assert [c.nccl for c in knees] == [None]
+
+
+def test_routing_overlap_within_a_request_is_found():
+    """8 of 128 experts, of a further token's experts half touched already: T counts as B·(1 + (N − 1)/2)."""
+
+    def verify(batch, width):
+        return 6 + 12 * (1 - (1 - 1 / 16) ** (batch * (1 + (width - 1) / 2)))
+
+    runs = [
+        run(f"{b}x{n}", b, n, verify_ms=verify(b, n) * factor)
+        for (b, n), factor in zip(
+            product((1, 2, 4, 8, 16), (2, 4, 8)), np.exp(np.random.default_rng(1).normal(0, 0.001, 15)), strict=True
+        )
+    ]
+    model = fit(runs).model
+    assert model.form == "line + expert coverage 0.0625 with 50% overlap"
+    assert predict(model, SpecConfig(5, 1, 6), Workload(3), 1.0).times.verify_ms == pytest.approx(
+        verify(3, 6), rel=0.01
+    )

@@ -11,7 +11,7 @@ from benchmarks.groups import DATA, OWN, PUBLIC, Group
 from benchmarks.held_out import plain_steps, proportional
 from specsim import load_runs
 
-BY_FILE = {group.file.removeprefix("public/").removesuffix(".csv"): group for group in PUBLIC}
+BY_FILE = {str(group.files).removeprefix("public/").removesuffix(".csv"): group for group in PUBLIC}
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ def test_every_public_file_belongs_to_a_group():
     assert {path.stem for path in (DATA / "public").glob("*.csv")} == set(BY_FILE)
 
 
-@pytest.mark.parametrize("group", PUBLIC, ids=lambda group: group.file)
+@pytest.mark.parametrize("group", PUBLIC, ids=lambda group: group.files)
 def test_every_row_states_its_source_and_what_it_means(group: Group):
-    runs = load_runs(DATA / group.file).runs
+    runs = load_runs(DATA / str(group.files)).runs
     assert all(run.source.startswith("https://") and run.note for run in runs)
     assert len([run for run in runs if not run.excluded]) >= 4
     assert all(run.batch_size_stated for run in runs)
