@@ -243,6 +243,17 @@ def test_honest_noise_is_no_outlier(seed, noise):
     assert not fit(phase_runs(Truth(), (2, 3, 4, 6, 8), (1, 2, 4, 8), lognormal(seed, noise))).outliers
 
 
+@pytest.mark.parametrize(("width", "factor"), [(2, 3.0), (2, 0.3), (8, 3.0), (8, 0.5)])
+def test_an_outlier_at_the_edge_is_one_where_no_knee_is_like_that(width, factor):
+    generator = lognormal(11, 0.004)
+    runs = [
+        run(f"{w}", 1, w, verify_ms=(20 + 0.5 * w) * generator() * (factor if w == width else 1)) for w in range(2, 9)
+    ]
+    fitted = fit(runs)
+    assert [o.run for o in fitted.outliers] == [f"{width}"]
+    assert coefficient(fitted.model, "verify_per_token_ms").value == pytest.approx(0.5, rel=0.25)
+
+
 def test_a_knee_at_the_edge_is_no_outlier():
     widths = (2, 3, 4, 5, 6, 7, 8)
     runs = [run(f"{w}", 1, w, verify_ms=20 + 0.5 * w + (9 if w == 8 else 0)) for w in widths]
