@@ -28,7 +28,7 @@ LAYERS = (
     {"fitting", "prediction", "grid", "flags"},
     {"breakeven", "evaluation", "recipes"},
     {"questions", "expected"},
-    {"sweep", "next_run"},
+    {"sweep", "next_run", "live"},
     {"report"},
     {"cli"},
 )
@@ -37,6 +37,7 @@ CONFINED = {
     "pydantic": {"cost.model_file", "runs.files", "runs.formats", "runs.schema"},
     "scipy": {"fitting.acceptance", "fitting.least_squares", "uncertainty"},
     "click": {"cli"},
+    "httpx": {"live"},
     "prettytable": {"report.tables"},
 }
 
