@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specsim.errors import ServerError
 from specsim.live.answers import Answer, alive, ask, ask_all, public, root_of
+from specsim.live.engines.llama_cpp import LlamaCpp, are_props
 from specsim.live.engines.openai_api import OpenAiApi
 from specsim.live.engines.sglang import Sglang
+from specsim.live.engines.tensorrt_llm import TensorrtLlm
 from specsim.live.engines.vllm import Vllm
 from specsim.live.facts import Counters, ServerFacts
 from specsim.live.server import Server, models_of
 from specsim.runs.formats.prometheus import samples_of
+from specsim.runs.formats.tensorrt_llm_metrics import is_iteration_stats
 
 if TYPE_CHECKING:
     import httpx
 
 _MODELS = "/v1/models"
 _TRACES = ("/metrics", "/server_info", "/get_server_info", "/props", "/prometheus/metrics")
-_OWNERS = {"sglang": "sglang", "vllm": "vllm"}
+_OWNERS = {"sglang": "sglang", "vllm": "vllm", "tensorrt_llm": "tensorrt-llm", "llamacpp": "llama.cpp"}
 """What `owned_by` of a listed model says, by engine."""
 
 
@@ -41,7 +44,12 @@ class Adapter(Protocol):
         """One reading of its counters, with the time at which the answer arrived (monotonic clock)."""
 
 
-_ADAPTERS: dict[str, Callable[[Server], Adapter]] = {"sglang": Sglang, "vllm": Vllm}
+_ADAPTERS: dict[str, Callable[[Server], Adapter]] = {
+    "sglang": Sglang,
+    "vllm": Vllm,
+    "tensorrt-llm": TensorrtLlm,
+    "llama.cpp": LlamaCpp,
+}
 
 
 async def probe(client: httpx.AsyncClient, url: str) -> Adapter:
@@ -83,9 +91,13 @@ def _engine_of(traces: Mapping[str, Answer]) -> str | None:
     """The engine whose metrics or whose own answers are there."""
     for path in ("/metrics", "/prometheus/metrics"):
         for sample in samples_of(traces[path].text)[0]:
-            if sample.engine in _ADAPTERS:
-                return sample.engine
+            return sample.engine
     infos: list[dict[str, Any]] = [traces[path].json_object for path in ("/server_info", "/get_server_info")]
     if any("internal_states" in info or "tp_size" in info for info in infos):
         return "sglang"
-    return "vllm" if any("vllm_config" in info for info in infos) else None
+    if any("vllm_config" in info for info in infos):
+        return "vllm"
+    iterations = traces["/metrics"].body
+    if isinstance(iterations, list) and iterations and isinstance(iterations[0], dict):
+        return "tensorrt-llm" if is_iteration_stats(iterations[0]) else None
+    return "llama.cpp" if are_props(traces["/props"].json_object) else None

@@ -82,13 +82,69 @@ VLLM_TEXT = (
     "kv_cache_dtype=auto, device_config=cuda, seed=None"
 )
 
+# llama.cpp's server of 2026-10, run with and without a drafter (own recordings, shortened): /props names no speculation
+# either way, /slots does.
+LLAMA_MODELS = {"models": [{"name": "target.gguf"}], "data": [{"id": "target.gguf", "owned_by": "llamacpp"}]}
+LLAMA_PROPS = {
+    "default_generation_settings": {"params": {"temperature": 0.8, "top_k": 40, "speculative.types": "none"}, "n_ctx": 512},
+    "total_slots": 2, "model_alias": "target.gguf", "model_ftype": "(guessed) all F32", "model_path": "/models/target.gguf",
+    "endpoint_slots": True, "endpoint_props": False, "endpoint_metrics": True, "build_info": "b0-unknown",
+}  # fmt: skip
+LLAMA_SLOTS = [
+    {"id": 0, "n_ctx": 512, "speculative": True, "is_processing": False},
+    {"id": 1, "n_ctx": 512, "speculative": True, "is_processing": False, "id_task": 0,
+     "params": {"temperature": 0.0, "ignore_eos": True, "speculative.types": "draft-simple"}},
+]  # fmt: skip
+LLAMA_METRICS = (DATA / "llamacpp_metrics.prom").read_text(encoding="utf-8")
+# As llama.cpp of 2026-03 has it (can1357/oh-my-pi#440): the longest draft stands there even where nothing drafts.
+LLAMA_OLD_PROPS = {
+    "default_generation_settings": {"params": {"temperature": 0.6, "speculative.n_max": 16, "speculative.n_min": 0}},
+    "total_slots": 4, "model_path": "qwen35.gguf",
+}  # fmt: skip
+
+# TensorRT-LLM: names and labels as tensorrt_llm/metrics/collector.py (main, 2026) exports them, values of its tests
+# (tests/unittest/metrics) where it has some, else invented.
+TRT_MODELS = {"object": "list", "data": [{"id": "Llama-3-8B", "object": "model", "owned_by": "tensorrt_llm"}]}
+TRT_CONFIG = """trtllm_model_config_info{model_name="test_model",model="meta-llama/Llama-3-8B",served_model_name="Llama-3-8B",\
+dtype="float16",quantization="none",max_model_len="4096",gpu_type="NVIDIA H100"} 1.0
+trtllm_parallel_config_info{model_name="test_model",tensor_parallel_size="4",pipeline_parallel_size="2",gpu_count="8"} 1.0
+trtllm_max_batch_size_static{model_name="test_model"} 256.0
+trtllm_num_generation_requests{model_name="test_model"} 6.0
+"""
+TRT_SPECULATIVE = (
+    'trtllm_speculative_config_info{model_name="test_model",spec_enabled="true",spec_method="Eagle3",spec_num_tokens="5",'
+    'spec_draft_model="eagle-model"} 1.0\n'
+)
+TRT_TOTALS = """trtllm_spec_decode_num_draft_tokens_total{model_name="test_model"} 500.0
+trtllm_spec_decode_num_accepted_tokens_total{model_name="test_model"} 180.0
+trtllm_spec_decode_acceptance_length{model_name="test_model"} 9.0
+"""
+TRT_POSITIONS = "".join(
+    f'trtllm_spec_decode_drafted_tokens_total{{model_name="test_model",token_position="{at}"}} {drafted}.0\n'
+    f'trtllm_spec_decode_accepted_tokens_total{{model_name="test_model",token_position="{at}"}} {accepted}.0\n'
+    for at, (drafted, accepted) in enumerate([(80, 60), (80, 36), (70, 14)])
+)
+
+
+def trt_iteration(requests: int, proposed: int, accepted: int, rank: int = 0, context: int = 0) -> dict:
+    """One row of TensorRT-LLM's GET /metrics."""
+    return {
+        "iter": 1, "iterLatencyMS": 9.1, "attentionDpRank": rank,
+        "inflightBatchingStats": {"numContextRequests": 0, "numGenRequests": requests, "numCtxTokens": context},
+        "specDecodingStats": {"numDraftTokens": proposed, "numAcceptedTokens": accepted, "numRequestsWithDraftTokens": requests},
+    }  # fmt: skip
+
+
+class InTurn(list):
+    """Answers that are given one after the other, the last for good."""
+
 
 def transport(answers: dict[str, object]) -> httpx.MockTransport:
-    """Answers by path: text, JSON, (status, body), or an error to raise; 404 otherwise. A list is used up in turn."""
+    """Answers by path: text, JSON, (status, body), or an error to raise; 404 otherwise."""
 
     def handle(request: httpx.Request) -> httpx.Response:
         answer = answers.get(request.url.path, (404, {"detail": "Not Found"}))
-        if isinstance(answer, list):
+        if isinstance(answer, InTurn):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if isinstance(answer, Exception):
             raise answer

@@ -9,16 +9,28 @@ from specsim.errors import NotIdentifiedError, ServerError
 from specsim.live.counters import LIFETIME, accept_length_between
 from specsim.quantities import Setup, SpecConfig
 from tests.unit.servers import (
+    LLAMA_METRICS,
+    LLAMA_MODELS,
+    LLAMA_OLD_PROPS,
+    LLAMA_PROPS,
+    LLAMA_SLOTS,
     ROOT,
     SGLANG_INFO,
     SGLANG_MODELS,
+    TRT_CONFIG,
+    TRT_MODELS,
+    TRT_POSITIONS,
+    TRT_SPECULATIVE,
+    TRT_TOTALS,
     VLLM_CONFIG,
     VLLM_METRICS,
     VLLM_MODELS,
     VLLM_TEXT,
+    InTurn,
     asked,
     sglang_loads,
     sglang_metrics,
+    trt_iteration,
 )
 
 KEY = "sk-live-0123456789"
@@ -98,7 +110,7 @@ def test_sglang_counts_by_the_moments_of_its_decode_steps():
     """Moments: steps, batch, time, batch², batch·time, tokens, each summed over steps; two ranks add up."""
     before = sglang_loads((None, 0, 100), ([10, 40, 9e3, 160, 36e3, 100], 4, 50))
     after = sglang_loads(([5, 20, 9e3, 80, 18e3, 50], 4, 300), ([20, 80, 9e3, 320, 72e3, 210], 4, 50))
-    answers = sglang(**{"/v1/loads": [before, after], "/metrics": sglang_metrics(7, (1, 2), 3, 1100, 4)})
+    answers = sglang(**{"/v1/loads": InTurn([before, after]), "/metrics": sglang_metrics(7, (1, 2), 3, 1100, 4)})
     _, first, second = asked(answers, "counters", "counters")
     assert (first.cycles, first.accepted, first.output_tokens, first.prompt_tokens, first.running) == (
         40,
@@ -116,7 +128,11 @@ def test_sglang_counts_by_the_moments_of_its_decode_steps():
 
 def test_sglang_without_moments_counts_requests_that_have_ended():
     answers = sglang(
-        **{"/metrics": [sglang_metrics(100, (200, 60), 10, 300, 40), sglang_metrics(300, (700, 60), 20, 900, 80)]}
+        **{
+            "/metrics": InTurn(
+                [sglang_metrics(100, (200, 60), 10, 300, 40), sglang_metrics(300, (700, 60), 20, 900, 80)]
+            )
+        }
     )
     _, first, second = asked(answers, "counters", "counters")
     assert (first.cycles, first.accepted) == (100, 150)  # 260 tokens, 10 of them of prefills
@@ -219,6 +235,120 @@ def test_vllm_without_metrics_counts_nothing_and_says_so():
         accept_length_between(counters, counters)
 
 
+# -- llama.cpp -------------------------------------------------------------------------------------------------------
+
+
+def llama(**more):
+    plain = {"/v1/models": LLAMA_MODELS, "/props": LLAMA_PROPS, "/slots": LLAMA_SLOTS, "/metrics": LLAMA_METRICS}
+    return plain | more
+
+
+def test_llama_cpp_tells_by_its_slots_that_it_speculates():
+    adapter, facts = asked(llama(), "facts")
+    assert (adapter.engine, dict(adapter.extra_body)) == ("llama.cpp", {"ignore_eos": True})
+    assert facts.setup == Setup(model="/models/target.gguf", engine="llama.cpp", engine_version="b0-unknown")
+    assert (facts.served_model, facts.method, facts.spec) == (
+        "target.gguf",
+        "draft_model",
+        SpecConfig(3, 1, 4, "draft_model"),
+    )
+    assert facts.spec_known
+    assert facts.settings["total_slots"] == 2
+    assert facts.missing == ("its longest draft (--spec-draft-n-max): 3, as its counters by position have it",)
+
+
+def test_llama_cpp_counts_when_a_request_ends():
+    """32 verification steps of 90 drafts, 58 accepted: 23 + 19 + 16 by position; 96 tokens."""
+    _, counters = asked(llama(), "counters")
+    assert (counters.cycles, counters.drafted, counters.accepted, counters.accepted_at) == (32, 90, 58, (23, 19, 16))
+    assert (counters.output_tokens, counters.prompt_tokens, counters.running) == (96, 28, 0)
+    assert counters.at_request_end
+
+
+def test_llama_cpp_before_its_first_draft_does_not_tell_the_longest():
+    idle = [{"id": 0, "speculative": True}]
+    none = "\n".join(line for line in LLAMA_METRICS.splitlines() if "per_pos" not in line)
+    _, facts = asked(llama(**{"/slots": idle, "/metrics": none}), "facts")
+    assert (facts.spec, facts.spec_known) == (None, False)
+    assert any("not told before a first draft" in each for each in facts.missing)
+
+
+def test_llama_cpp_without_a_drafter_is_plain_decode_whatever_its_defaults_name():
+    plain = [{"id": 0, "speculative": False}]
+    for props in (LLAMA_PROPS, LLAMA_OLD_PROPS):
+        _, facts = asked(llama(**{"/slots": plain, "/props": props}), "facts")
+        assert (facts.spec, facts.spec_known, facts.method) == (None, True, None)
+        assert "speculative.n_max" not in facts.settings
+
+
+def test_llama_cpp_of_early_2026_states_its_longest_draft():
+    _, facts = asked(llama(**{"/props": LLAMA_OLD_PROPS, "/metrics": (501, "metrics are off")}), "facts")
+    assert facts.spec.num_draft_tokens == 17
+    assert any("--metrics" in each and "501" in each for each in facts.missing)
+
+
+def test_llama_cpp_without_slots_speculates_where_drafts_were_counted():
+    _, facts = asked(llama(**{"/slots": (501, "off")}), "facts")
+    assert facts.spec.num_draft_tokens == 4
+    untold = LLAMA_METRICS.replace("num_drafts_total 32", "num_drafts_total 0")
+    _, facts = asked(llama(**{"/slots": (501, "off"), "/metrics": untold}), "facts")
+    assert (facts.spec, facts.spec_known) == (None, False)
+
+
+# -- TensorRT-LLM ----------------------------------------------------------------------------------------------------
+
+
+def tensorrt(**more):
+    return {"/v1/models": TRT_MODELS, "/version": {"version": "1.2.1"}, **more}
+
+
+def test_tensorrt_llm_tells_its_configuration_by_labels():
+    text = TRT_CONFIG.replace("\\\n", "") + TRT_SPECULATIVE
+    adapter, facts = asked(tensorrt(**{"/prometheus/metrics": text}), "facts")
+    assert (adapter.engine, dict(adapter.extra_body)) == ("tensorrt-llm", {"ignore_eos": True})
+    assert facts.setup == Setup(
+        model="meta-llama/Llama-3-8B", hardware="NVIDIA H100", gpus=8, engine="tensorrt-llm", engine_version="1.2.1",
+        tensor_parallel=4,
+    )  # fmt: skip
+    assert (facts.spec, facts.method, facts.drafter) == (SpecConfig(5, 1, 6, "eagle3"), "eagle3", "eagle-model")
+    assert facts.settings["max_batch_size_static"] == 256
+    assert facts.missing == ()
+
+
+def test_tensorrt_llm_has_no_label_of_speculation_where_there_is_none():
+    text = TRT_CONFIG.replace("\\\n", "")
+    _, facts = asked(tensorrt(**{"/prometheus/metrics": text}), "facts")
+    assert (facts.spec, facts.spec_known) == (None, True)
+    _, facts = asked(tensorrt(), "facts")
+    assert (facts.spec, facts.spec_known) == (None, False)
+    assert any("return_perf_metrics" in each for each in facts.missing)
+
+
+def test_tensorrt_llm_counts_drafts_by_position():
+    _, counters = asked(tensorrt(**{"/prometheus/metrics": TRT_CONFIG + TRT_TOTALS + TRT_POSITIONS}), "counters")
+    assert (counters.cycles, counters.accepted, counters.drafted) == (80, 110, 230)
+    assert counters.accepted_at == (60, 36, 14)
+    assert counters.at_request_end
+
+
+def test_tensorrt_llm_hands_its_iterations_out_once_so_that_they_are_added_up():
+    first = [trt_iteration(4, 12, 5, context=30), trt_iteration(4, 12, 5, rank=1), {"iter": 2}, 7]
+    answers = tensorrt(**{"/metrics": InTurn([first, [trt_iteration(2, 6, 6)], []])})
+    _, one, two, three = asked(answers, "counters", "counters", "counters")
+    assert (one.cycles, one.accepted, one.drafted, one.prompt_tokens, one.running) == (4, 5, 12, 30, 4)
+    assert (two.cycles, two.accepted, two.drafted, two.running) == (6, 11, 18, 2)
+    assert (three.cycles, three.accepted) == (6, 11)
+    assert accept_length_between(one, two).accept_length == 4
+
+
+def test_tensorrt_llm_totals_alone_need_the_length_of_a_draft():
+    _, counters = asked(tensorrt(**{"/prometheus/metrics": TRT_TOTALS + TRT_SPECULATIVE}), "counters")
+    assert (counters.cycles, counters.accepted) == (100, 180)  # 500 drafted, 5 each
+    assert "spec_num_tokens" in counters.how
+    _, counters = asked(tensorrt(**{"/prometheus/metrics": TRT_TOTALS}), "counters")
+    assert counters.cycles is None
+
+
 # -- who answers -----------------------------------------------------------------------------------------------------
 
 
@@ -300,9 +430,18 @@ def test_no_error_fact_or_repr_tells_the_key_or_the_password():
 
 
 @pytest.mark.parametrize("question", ["facts", "counters"])
-@pytest.mark.parametrize("models", [SGLANG_MODELS, VLLM_MODELS, {"data": [{"id": "a"}]}])
+@pytest.mark.parametrize("models", [SGLANG_MODELS, VLLM_MODELS, LLAMA_MODELS, TRT_MODELS, {"data": [{"id": "a"}]}])
 def test_a_server_that_dies_half_way_is_said_to_be_gone(models, question):
     gone = httpx.ConnectError("Connection refused")
-    paths = ("/metrics", "/server_info", "/get_server_info", "/props", "/prometheus/metrics", "/v1/loads", "/version")
+    paths = (
+        "/metrics",
+        "/server_info",
+        "/get_server_info",
+        "/props",
+        "/prometheus/metrics",
+        "/v1/loads",
+        "/version",
+        "/slots",
+    )
     with pytest.raises(ServerError, match=r"does not answer \(any more\).*Connection refused"):
-        asked({"/v1/models": [models, gone], **dict.fromkeys(paths, gone)}, question)
+        asked({"/v1/models": InTurn([models, gone]), **dict.fromkeys(paths, gone)}, question)
