@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from time import monotonic
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -26,7 +26,7 @@ _SCHEMES = ("Bearer", "Basic", "Digest")
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for a path: its text, or a problem in words; `time_s` is when, on the monotonic clock.
+    """What came back for a path: its text, or a problem in words; `time_s` is when, on the clock of perf_counter.
 
     `status` is None where nothing came back at all; `shown` is the text as errors may quote it.
     """
@@ -99,10 +99,10 @@ async def ask(client: httpx.AsyncClient, root: str, path: str) -> Answer:
     else:
         shown = _excerpt(_without_secrets(client, text))
         if whole and status == 200:
-            return Answer(path, status, text, "", monotonic(), shown)
+            return Answer(path, status, text, "", perf_counter(), shown)
         problem = f"{status} {response.reason_phrase}, {shown}" if whole else f"more than {_MOST_BYTES} bytes"
-        return Answer(path, status, "", problem, monotonic())
-    return Answer(path, None, "", problem, monotonic())
+        return Answer(path, status, "", problem, perf_counter())
+    return Answer(path, None, "", problem, perf_counter())
 
 
 async def ask_all(client: httpx.AsyncClient, root: str, paths: Iterable[str]) -> dict[str, Answer]:

@@ -27,7 +27,7 @@ def difference(before: Counters, after: Counters) -> Counters:
 
     A counter that only one of them has is in neither. Raises ServerError where the server restarted in between.
     """
-    if before.life != after.life:
+    if before.life and after.life and before.life != after.life:
         raise ServerError(f"the server restarted between two readings of its counters ({_times(before, after)})")
     counted: dict[str, Any] = {name: _between(name, before, after) for name in _COUNTED}
     positions = _positions(before, after)

@@ -41,7 +41,7 @@ class Adapter(Protocol):
         """What it tells of itself."""
 
     async def counters(self) -> Counters:
-        """One reading of its counters, with the time at which the answer arrived (monotonic clock)."""
+        """One reading of its counters, with the time at which the answer arrived (clock of perf_counter)."""
 
 
 _ADAPTERS: dict[str, Callable[[Server], Adapter]] = {

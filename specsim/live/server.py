@@ -14,7 +14,7 @@ from specsim.quantities import SpecConfig
 if TYPE_CHECKING:
     import httpx
 
-_TEXT = 300
+_TEXT, _LARGEST = 300, 1e9
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,23 @@ def models_of(answer: Answer) -> tuple[Mapping[str, Any], ...]:
 
 def kept(settings: Mapping[str, Any], names: tuple[str, ...]) -> Mapping[str, object]:
     """Those settings that are named, of plain values: nothing else of a server's configuration is kept, keys least."""
-    found = {}
+    found: dict[str, object] = {}
     for path in names:
         value: Any = settings
         for name in path.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
-        if isinstance(value, list) and all(isinstance(item, int | float | str) for item in value):
-            value = tuple(value)
-        if isinstance(value, bool | int | float | tuple) or (isinstance(value, str) and value):
-            found[path] = value[:_TEXT] if isinstance(value, str | tuple) else value
+        if isinstance(value, list) and value and all(map(_is_plain, value)):
+            found[path] = tuple(value)
+        elif _is_plain(value):
+            found[path] = value
     return MappingProxyType(found)
+
+
+def _is_plain(value: object) -> bool:
+    """A text, a switch, or a number of a size that a setting can have."""
+    if isinstance(value, str):
+        return 0 < len(value) <= _TEXT
+    return isinstance(value, int | float) and abs(value) <= _LARGEST
 
 
 def spec_of(fields: Mapping[str, Any]) -> tuple[SpecConfig | None, tuple[str, ...]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -164,3 +166,38 @@ def asked(answers: dict[str, object], *questions: str, url: str = ROOT, **client
             return adapter, *[await getattr(adapter, question)() for question in questions]
 
     return asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def listening(answers: dict[str, object]) -> AsyncIterator[str]:
+    """A server on 127.0.0.1 that gives JSON or text by path, 404 otherwise; bytes are sent as they are, then nothing.
+
+    None is never answered. Gives its address.
+    """
+    stop = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode().partition("?")[0]
+            answer = answers.get(path, (404, "Not Found"))
+            if answer is None:
+                await stop.wait()
+            elif isinstance(answer, bytes):
+                writer.write(answer)
+                await writer.drain()
+                await stop.wait()
+            else:
+                status, body = answer if isinstance(answer, tuple) else (200, answer)
+                data = (body if isinstance(body, str) else json.dumps(body)).encode()
+                head = f"HTTP/1.1 {status} Said\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode() + data)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        stop.set()
+        server.close()
+        await server.wait_closed()

@@ -114,8 +114,8 @@ def _speculation(parameters: Mapping[str, Any], metrics: Answer) -> tuple[dict[s
 
 
 def _settings(props: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, object]:
-    drafting = {name: parameters[name] for name in (_TYPES, _LONGEST) if isinstance(parameters.get(name), str | int)}
-    return MappingProxyType({**kept(props, _SETTINGS), **drafting})
+    drafting = {"speculative": {"types": parameters.get(_TYPES), "n_max": parameters.get(_LONGEST)}}
+    return MappingProxyType({**kept(props, _SETTINGS), **kept(drafting, (_TYPES, _LONGEST))})
 
 
 def _text(value: object) -> str | None:

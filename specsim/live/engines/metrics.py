@@ -54,7 +54,7 @@ def counters_of(answer: Answer, engine: str) -> Counters:
     """What a good answer counts, by the names of vLLM's or llama.cpp's kind; nothing of an answer that is not good."""
     names = METRIC_NAMES[engine]
     samples = samples_by_name(answer.text, engine)
-    found = _plain(samples, names, answer.time_s)
+    found = replace(_plain(samples, names, answer.time_s), life=life_of(answer.text))
     if found.cycles is None:
         return replace(found, accepted=None, drafted=None)
     ended = " of requests that have ended" if names.at_request_end else ""
@@ -62,7 +62,6 @@ def counters_of(answer: Answer, engine: str) -> Counters:
         found,
         accepted_at=by_position(samples, names.accepted_at, names.position),
         how=f"counters on /metrics: drafts accepted over cycles that drafted{ended}",
-        life=life_of(answer.text),
     )
 
 

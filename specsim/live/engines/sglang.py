@@ -166,6 +166,8 @@ def _moments(answer: Answer) -> list[tuple[float, float]]:
         numbers = [_count(value) for value in sums] if isinstance(sums, list) else []
         if len(numbers) < _COUNT_OF_MOMENTS or (requests := numbers[1]) is None or (tokens := numbers[5]) is None:
             return []
+        if tokens < requests:  # every request of a step gets a token
+            return []
         found.append((requests, tokens))
     return found
 
@@ -188,12 +190,12 @@ def _of_ended(samples: Mapping[str, Sequence[Sample]], answer: Answer, now: Mapp
     """Verify passes of requests that have ended, each of which got its first token from the prefill."""
     names = METRIC_NAMES["sglang"]
     cycles, tokens, requests = (total(samples, n) for n in (names.cycles, names.output_tokens, names.ended))
-    if cycles is None or tokens is None or requests is None:
+    if cycles is None or tokens is None or requests is None or tokens < requests + cycles:
         return None
     return Counters(
         time_s=answer.time_s,
         cycles=cycles,
-        accepted=max(tokens - requests - cycles, 0.0),
+        accepted=tokens - requests - cycles,
         how="counters on /metrics: tokens of requests that have ended, less their first ones, over their verify passes",
         at_request_end=True,
         life=life_of(answer.text),

@@ -15,7 +15,7 @@ from typing import Any
 from specsim.live.answers import Answer, alive
 from specsim.live.engines.metrics import by_position, labels_of, life_of, samples_by_name, total
 from specsim.live.facts import Counters, ServerFacts
-from specsim.live.server import Server, lacking, spec_of
+from specsim.live.server import Server, kept, lacking, spec_of
 from specsim.quantities import Setup
 from specsim.runs.formats.metric_names import METRIC_NAMES
 from specsim.runs.formats.prometheus import Sample
@@ -134,9 +134,8 @@ def _setup(labels: Mapping[str, str], version: Answer, server: Server) -> Setup:
 
 
 def _settings(labels: Mapping[str, str], samples: Mapping[str, Sequence[Sample]]) -> Mapping[str, object]:
-    found: dict[str, object] = {name: labels[name] for name in _SETTINGS if labels.get(name)}
-    largest = total(samples, "max_batch_size_static")
-    return MappingProxyType(found | ({"max_batch_size_static": int(largest)} if largest else {}))
+    largest = whole(total(samples, "max_batch_size_static"))
+    return MappingProxyType(dict(kept(labels, _SETTINGS)) | ({"max_batch_size_static": largest} if largest else {}))
 
 
 def _by_position(answer: Answer, samples: Mapping[str, Sequence[Sample]]) -> Counters | None:
