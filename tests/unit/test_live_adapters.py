@@ -93,6 +93,15 @@ def test_sglang_block_drafters_report_dummy_steps():
     assert facts.spec.max_accept_length == 16
 
 
+def test_what_an_engine_drafts_may_vary_as_it_runs():
+    _, facts = asked(sglang(**{"/server_info": SGLANG_INFO | {"speculative_adaptive": True}}), "facts")
+    assert any("speculative_adaptive" in each for each in facts.missing)
+    speculation = VLLM_CONFIG["speculative_config"] | {"num_speculative_tokens_per_batch_size": [[1, 8, 3], [9, 64, 1]]}
+    config = VLLM_CONFIG | {"speculative_config": speculation}
+    _, facts = asked(vllm(**{"/server_info": {"vllm_config": config}}), "facts")
+    assert any("num_speculative_tokens_per_batch_size" in each for each in facts.missing)
+
+
 def test_sglang_behind_a_gateway():
     gateway = {
         "internal_states": [{"avg_spec_accept_length": 2.5}],

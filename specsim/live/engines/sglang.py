@@ -61,7 +61,7 @@ class Sglang:
         spec, unclear = spec_of(stated) if stated.get("method", "none") != "none" else (None, ())
         missing = (
             *([] if info else [f"its arguments ({'; '.join(str(answers[path]) for path in _INFO)})"]),
-            *gateway, *unclear, *_unknown_method(info, stated), *self.server.choice,
+            *gateway, *unclear, *_unknown_method(info, stated), *_adaptive(info), *self.server.choice,
             *lacking(answers, {_LOADS: "the GPU's name, and counters that move as it runs"}),
         )  # fmt: skip
         method = stated.get("method") if stated.get("method") != "none" else None
@@ -152,6 +152,13 @@ def _unknown_method(info: Mapping[str, Any], stated: Mapping[str, Any]) -> tuple
         (f"what a cycle of {algorithm!r} runs: no such method is known",)
         if algorithm and not stated.get("method")
         else ()
+    )
+
+
+def _adaptive(info: Mapping[str, Any]) -> tuple[str, ...]:
+    adapts = info.get("speculative_adaptive") is True
+    return (
+        ("how many tokens it drafts now: it adapts them to what is accepted (speculative_adaptive)",) if adapts else ()
     )
 
 

@@ -83,7 +83,7 @@ class Vllm:
             method=stated.get("method") if speculates else None,
             drafter=_text(_at(config, "speculative_config.model")),
             settings=_settings(config, answers[_INFO]),
-            missing=(*unclear, *self.server.choice, *lacking(answers, hints)),
+            missing=(*unclear, *_dynamic(config), *self.server.choice, *lacking(answers, hints)),
         )
 
     async def counters(self) -> Counters:
@@ -136,6 +136,15 @@ def _method(stated: Mapping[str, Any]) -> str | None:
         name = {"eagle": "p-eagle", "eagle3": "p-eagle", "draft_model": "pard"}.get(name, name)
     name = "mtp" if name.endswith("_mtp") else name.removesuffix("_gpu")
     return name if name in METHODS else None
+
+
+def _dynamic(config: Mapping[str, Any]) -> tuple[str, ...]:
+    varies = bool(_at(config, "speculative_config.num_speculative_tokens_per_batch_size"))
+    return (
+        ("how many tokens it drafts now: that goes by the batch (num_speculative_tokens_per_batch_size)",)
+        if varies
+        else ()
+    )
 
 
 def _setup(config: Mapping[str, Any], version: Answer, server: Server) -> Setup:
