@@ -186,6 +186,10 @@ def test_more_than_two_gpus_on_pcie(gpu):
     assert found(replace(facts, setup=replace(facts.setup, tensor_parallel=2))) == {}
 
 
+def test_nvlink_bridges_of_four_are_not_taken_for_pcie():
+    assert found(replace(SGLANG, setup=replace(SGLANG.setup, hardware="NVIDIA H200 NVL"))) == {}
+
+
 def test_a_gpu_that_the_server_does_not_tell_may_be_told():
     untold = replace(SGLANG, setup=replace(SGLANG.setup, hardware=None))
     assert found(untold) == {}
