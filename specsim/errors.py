@@ -5,7 +5,8 @@ SpecsimError                    base of all; the command line prints it and exit
 ├── ConfigurationError          a speculative configuration or accept length outside the legal range
 ├── UnknownSettingError         an NCCL setting that no run was made under
 ├── MixedSetupError             runs, or the two sides of a ratio, that are not like for like
-└── NotIdentifiedError          the runs cannot answer the question; says which run would
+├── NotIdentifiedError          the runs cannot answer the question; says which run would
+└── ServerError                 a server does not answer, or not as it should
 """
 
 from __future__ import annotations
@@ -62,3 +63,7 @@ class MixedSetupError(SpecsimError):
 
 class NotIdentifiedError(SpecsimError):
     """The runs leave the asked quantity open, whatever is assumed about their noise."""
+
+
+class ServerError(SpecsimError):
+    """A server that does not answer, or not as it should; says what it was asked and what came back."""

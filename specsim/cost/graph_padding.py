@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from specsim.methods import version_numbers
-from specsim.quantities import FloatArray, Floats, Ints
+from specsim.quantities import BoolArray, FloatArray, Floats, Ints
 
 _DEFAULT_LARGEST = 512
 """Largest size captured by default: vLLM's tokens, SGLang's requests where the GPU's memory allows most.
@@ -54,11 +54,7 @@ def padded_requests(
     batch = np.broadcast_arrays(np.asarray(batch_size, dtype=float), num_draft_tokens)[0].copy()
     if _known(engine) != "sglang":
         return batch
-    most = _DEFAULT_LARGEST if largest is None else largest
-    sizes = _up_to(_SGLANG_SPECULATIVE if speculative else _SGLANG_PLAIN, most)
-    if speculative and version_numbers(version) >= _APPENDS_LARGEST:
-        sizes = np.union1d(sizes, [float(most)])
-    return _or_eager(_held_by(sizes, batch), batch)
+    return _or_eager(_sglang_graph(batch, version, speculative, largest), batch)
 
 
 def padded_tokens(
@@ -80,9 +76,44 @@ def padded_tokens(
     batch, width = np.broadcast_arrays(np.asarray(batch_size, dtype=float), np.asarray(num_draft_tokens, dtype=float))
     if _known(engine) != "vllm":
         return np.asarray(padded_requests(batch, width, engine, version, speculative, largest=largest) * width)
+    return _or_eager(_vllm_graph(batch, width, version, largest), batch * width)
+
+
+def is_captured(
+    batch_size: Ints | Floats,
+    num_draft_tokens: Ints | Floats,
+    engine: str,
+    version: str | None = None,
+    speculative: bool = True,
+    *,
+    largest: int | None = None,
+) -> BoolArray:
+    """Where a captured graph holds the forward, which runs eagerly elsewhere; arguments as of `padded_tokens`.
+
+    Of engines other than SGLang and vLLM no graph is known.
+    """
+    batch, width = np.broadcast_arrays(np.asarray(batch_size, dtype=float), np.asarray(num_draft_tokens, dtype=float))
+    if _known(engine) == "sglang":
+        return np.isfinite(_sglang_graph(batch, version, speculative, largest))
+    if _known(engine) == "vllm":
+        return np.isfinite(_vllm_graph(batch, width, version, largest))
+    return np.zeros(batch.shape, dtype=bool)
+
+
+def _sglang_graph(batch: FloatArray, version: str | None, speculative: bool, largest: int | None) -> FloatArray:
+    """The requests of the graph that holds a batch; inf where none does."""
+    most = _DEFAULT_LARGEST if largest is None else largest
+    sizes = _up_to(_SGLANG_SPECULATIVE if speculative else _SGLANG_PLAIN, most)
+    if speculative and version_numbers(version) >= _APPENDS_LARGEST:
+        sizes = np.union1d(sizes, [float(most)])
+    return _held_by(sizes, batch)
+
+
+def _vllm_graph(batch: FloatArray, width: FloatArray, version: str | None, largest: int | None) -> FloatArray:
+    """The tokens of the graph that holds a batch; inf where none does."""
     most = _DEFAULT_LARGEST if largest is None else largest
     held = _beside_strides if version_numbers(version) >= _APPENDS_STRIDES else _rounded_to_strides
-    return _or_eager(held(batch, width, most), batch * width)
+    return held(batch, width, most)
 
 
 def _known(engine: str | None) -> str:

@@ -37,6 +37,9 @@ class Counters:
     `drafted` drafts proposed, `accepted_at` those accepted by position; `output_tokens` and `prompt_tokens` count
     tokens, `running` the requests in the batch at that moment. `lifetime_accept_length` is an average over the server's
     life, for where no counters exist.
+
+    `how` says in words what `cycles` and `accepted` are; with `at_request_end` they, and `output_tokens`, move only when
+    a request ends, by all that it ever did. `life` is another after a restart, where the server tells.
     """
 
     time_s: float
@@ -48,3 +51,6 @@ class Counters:
     prompt_tokens: float | None = None
     running: float | None = None
     lifetime_accept_length: float | None = None
+    how: str = ""
+    at_request_end: bool = False
+    life: str = ""

@@ -79,3 +79,21 @@ def test_every_format_that_an_import_reads_is_documented():
     ]
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
     assert set(FORMATS) <= named
+
+
+def test_every_finding_of_a_diagnosis_is_documented():
+    import inspect
+
+    from specsim.live import diagnosis
+
+    rows = (REPO / "docs" / "live.md").read_text(encoding="utf-8").partition("## Diagnosis")[2].splitlines()
+    named = {row.split("|")[1].strip() for row in rows if row.startswith("| ")} - {"finding", "---"}
+    assert named == set(re.findall(r'Finding\(\s*"([^"]+)"', inspect.getsource(diagnosis)))
+
+
+def test_every_engine_that_is_asked_is_documented():
+    from specsim.live.probe import _ADAPTERS
+
+    text = (REPO / "docs" / "live.md").read_text(encoding="utf-8")
+    (head,) = [line for line in text.splitlines() if line.startswith("| | SGLang")]
+    assert {name.strip().lower() for name in head.split("|")[2:-1]} == set(_ADAPTERS)

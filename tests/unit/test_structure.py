@@ -37,6 +37,7 @@ CONFINED = {
     "pydantic": {"cost.model_file", "runs.files", "runs.formats", "runs.schema"},
     "scipy": {"fitting.acceptance", "fitting.least_squares", "uncertainty"},
     "click": {"cli"},
+    "httpx": {"live"},
     "prettytable": {"report.tables"},
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from specsim.acceptance.conversions import counts_from_vllm
 from specsim.errors import InputError
+from specsim.runs.formats.metric_names import METRIC_NAMES
 from specsim.runs.formats.prometheus import Snapshot, between, snapshots_of
 from specsim.runs.readings import LeftOut, Reading, rounded
 
@@ -42,8 +43,8 @@ def readings_of(snapshot: Snapshot, since: str) -> Iterator[Reading | LeftOut]:
 
 def _counted(snapshot: Snapshot, fields: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
     """Fields of vLLM's and llama.cpp's draft counters; None where nothing was drafted, or why they are not used."""
-    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
-    numbers = [snapshot.totals.get(f"spec_decode_{name}_total") for name in names]
+    names = METRIC_NAMES[snapshot.engine]
+    numbers = [snapshot.totals.get(name) for name in (names.cycles, names.drafted, names.accepted)]
     if any(number is None for number in numbers) or int(numbers[0] or 0) == 0:
         return None, ""
     drafts, proposed, accepted = (int(number) for number in numbers if number is not None)
@@ -93,9 +94,10 @@ def _llama_cpp(snapshot: Snapshot, common: dict[str, Any]) -> Iterator[Reading |
 def _sglang(snapshot: Snapshot, common: dict[str, Any]) -> Iterator[Reading | LeftOut]:
     """The last log interval's gauges, and the length over all finished requests from counters."""
     totals = snapshot.totals
-    names = {"num_steps": "spec_num_steps", "num_draft_tokens": "spec_num_draft_tokens"}
-    spec = {name: int(totals[theirs]) for name, theirs in names.items() if totals.get(theirs)}
-    tokens, cycles = totals.get("generation_tokens_total"), totals.get("spec_verify_calls_total")
+    gauges = {"num_steps": "spec_num_steps", "num_draft_tokens": "spec_num_draft_tokens"}
+    spec = {name: int(totals[gauge]) for name, gauge in gauges.items() if totals.get(gauge)}
+    theirs = METRIC_NAMES["sglang"]
+    tokens, cycles = totals.get(theirs.output_tokens), totals.get(theirs.cycles)
     used = False
     if tokens and cycles and tokens >= cycles:
         told = (
@@ -105,7 +107,7 @@ def _sglang(snapshot: Snapshot, common: dict[str, Any]) -> Iterator[Reading | Le
         fields = {**common, **spec, **length, "note": f"{common['note']}; {told}"}
         used = True
         yield Reading(fields, snapshot.first, snapshot.last)
-    running, speed, length_now = (totals.get(n) for n in ("num_running_reqs", "gen_throughput", "spec_accept_length"))
+    running, speed, length_now = (totals.get(n) for n in (theirs.running, "gen_throughput", "spec_accept_length"))
     if running and speed and sum(label.startswith("dp_rank=") for label in snapshot.pedigree) > 1:
         yield LeftOut("gauges of several data-parallel ranks: no batch is told", 1, snapshot.first, snapshot.last)
     elif running and speed:

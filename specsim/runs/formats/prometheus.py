@@ -1,4 +1,4 @@
-"""Prometheus text of SGLang, vLLM and llama.cpp: parsed into snapshots, and the difference of two."""
+"""Prometheus text of engines: parsed into samples; into snapshots, and the difference of two."""
 
 from __future__ import annotations
 
@@ -7,15 +7,32 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from specsim.runs.formats.metric_names import METRIC_NAMES, PREFIXES
 from specsim.runs.readings import LeftOut
 
-_SAMPLE = re.compile(r"(sglang|vllm|llamacpp):(\w+)(?:\{(.*)\})?\s+(\S+)(?:\s+\d+)?\s*", re.ASCII)
+_SAMPLE = re.compile(rf"({'|'.join(PREFIXES)})(\w+)(?:\{{(.*)\}})?\s+(\S+)(?:\s+\d+)?\s*", re.ASCII)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"', re.ASCII)
-_ENGINES = {"sglang": "sglang", "vllm": "vllm", "llamacpp": "llama.cpp"}
+_IN_FILES = ("sglang", "vllm", "llama.cpp")
 _PEDIGREE = ("model_name", "engine", "engine_type", "dp_rank")
 
 Key = tuple[str, str]
 """A metric's name and its position or pedigree labels as text."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line: whose metric, its name without the engine's prefix, its labels as text and read, value, line number."""
+
+    engine: str
+    name: str
+    label_text: str
+    value: float
+    line: int
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels by name."""
+        return dict(_LABEL.findall(self.label_text))
 
 
 @dataclass(frozen=True)
@@ -32,28 +49,37 @@ class Snapshot:
 
 
 def looks_like_prometheus(head: str) -> bool:
-    """Whether a line of a text is a metric of an engine that is read here."""
-    return any(_SAMPLE.fullmatch(line) for line in head.splitlines())
+    """Whether a line of a text is a metric of an engine that is read from files."""
+    found = (_SAMPLE.fullmatch(line) for line in head.splitlines())
+    return any(PREFIXES[sample[1]] in _IN_FILES for sample in found if sample)
+
+
+def samples_of(text: str) -> tuple[list[Sample], list[LeftOut]]:
+    """Every engine's samples of a text, and the lines of theirs that could not be read."""
+    samples: list[Sample] = []
+    bad: list[LeftOut] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        found = _SAMPLE.fullmatch(line)
+        value = _value(found[4]) if found else None
+        if found and value is not None:
+            samples.append(Sample(PREFIXES[found[1]], found[2], found[3] or "", value, number))
+        elif found or line.lstrip().startswith(tuple(PREFIXES)):
+            bad.append(LeftOut("metric line that cannot be read", 1, number, number, line[:120]))
+    return samples, bad
 
 
 def snapshots_of(text: str) -> tuple[list[Snapshot], list[LeftOut]]:
     """The snapshots of a text, each ending where a sample stands again, and the lines that could not be read."""
-    parts: list[list[tuple[int, re.Match[str], float]]] = [[]]
+    parts: list[list[Sample]] = [[]]
     seen: set[tuple[str, str, str]] = set()
-    bad: list[LeftOut] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not (found := _SAMPLE.fullmatch(line)):
-            if line.lstrip().startswith(tuple(f"{name}:" for name in _ENGINES)):
-                bad.append(LeftOut("metric line that cannot be read", 1, number, number, line[:120]))
+    samples, bad = samples_of(text)
+    for sample in samples:
+        if sample.engine not in _IN_FILES:
             continue
-        value = _value(found[4])
-        if value is None:
-            bad.append(LeftOut("metric line that cannot be read", 1, number, number, line[:120]))
-            continue
-        if (sample := (found[1], found[2], found[3] or "")) in seen:
+        if (name := (sample.engine, sample.name, sample.label_text)) in seen:
             parts, seen = [*parts, []], set()
-        seen.add(sample)
-        parts[-1].append((number, found, value))
+        seen.add(name)
+        parts[-1].append(sample)
     return [_snapshot(part) for part in parts if part], bad
 
 
@@ -66,28 +92,28 @@ def _value(text: str) -> float | None:
     return value if 0 <= value < math.inf else None
 
 
-def _snapshot(samples: Sequence[tuple[int, re.Match[str], float]]) -> Snapshot:
+def _snapshot(samples: Sequence[Sample]) -> Snapshot:
     totals: dict[str, float] = {}
     by_position: dict[int, float] = {}
     pedigree: set[str] = set()
     model = None
-    for _, found, value in samples:
-        labels = dict(_LABEL.findall(found[3] or ""))
-        if found[2] == "spec_decode_num_drafts_created":
-            pedigree.add(f"created {value}")  # another after a restart
-        if labels.get("tp_rank", "0") != "0" or found[2].endswith(("_bucket", "_created")):
+    for sample in samples:
+        name, labels = sample.name, sample.labels
+        if name == "spec_decode_num_drafts_created":
+            pedigree.add(f"created {sample.value}")  # another after a restart
+        if labels.get("tp_rank", "0") != "0" or name.endswith(("_bucket", "_created")):
             continue
         model = labels.get("model_name") or model
-        pedigree |= {f"{name}={labels[name]}" for name in _PEDIGREE if name in labels}
-        if found[2].endswith("_per_pos_total") and labels.get("position", "").isdecimal():
+        pedigree |= {f"{label}={labels[label]}" for label in _PEDIGREE if label in labels}
+        if name == METRIC_NAMES[sample.engine].accepted_at and labels.get("position", "").isdecimal():
             position = int(labels["position"])
-            by_position[position] = by_position.get(position, 0) + value
-        elif _counts(found[2]):
-            totals[found[2]] = totals.get(found[2], 0) + value
+            by_position[position] = by_position.get(position, 0) + sample.value
+        elif _counts(name):
+            totals[name] = totals.get(name, 0) + sample.value
         else:
-            totals.setdefault(found[2], value)
-    engine = _ENGINES[samples[0][1][1]]
-    return Snapshot(engine, model, totals, by_position, frozenset(pedigree), samples[0][0], samples[-1][0])
+            totals.setdefault(name, sample.value)
+    first, last = samples[0], samples[-1]
+    return Snapshot(first.engine, model, totals, by_position, frozenset(pedigree), first.line, last.line)
 
 
 def between(before: Snapshot, after: Snapshot) -> Snapshot | None:

@@ -59,13 +59,19 @@ def read_iteration_stats(rows: Sequence[Located], _: Any) -> Iterator[Reading | 
     yield from left_out
 
 
+def drafts_of(body: dict[str, Any]) -> tuple[int, int, int] | None:
+    """Requests with drafts, drafts proposed and accepted in an iteration; None where nothing was drafted."""
+    stats = body.get("specDecodingStats")
+    names = ("numRequestsWithDraftTokens", "numDraftTokens", "numAcceptedTokens")
+    requests, proposed, accepted = (whole(stats.get(name)) if isinstance(stats, dict) else None for name in names)
+    return (requests, proposed, accepted) if requests and proposed and accepted is not None else None
+
+
 def _count(row: Located, counts: dict[int, _Counts]) -> int:
     """Add an iteration's drafts to those of its width; 1 where nothing was drafted, 0 where widths differ."""
-    stats = row.body.get("specDecodingStats")
-    names = ("numDraftTokens", "numAcceptedTokens", "numRequestsWithDraftTokens")
-    proposed, accepted, requests = (whole(stats.get(name)) if isinstance(stats, dict) else None for name in names)
-    if not proposed or accepted is None or not requests:
+    if (drafts := drafts_of(row.body)) is None:
         return 1
+    requests, proposed, accepted = drafts
     if proposed % requests or accepted > proposed:
         return 0
     width = proposed // requests + 1

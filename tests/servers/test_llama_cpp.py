@@ -1,0 +1,97 @@
+"""The adapter of llama.cpp against its real server."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from specsim.errors import NotIdentifiedError, ServerError
+from specsim.live.counters import accept_length_between
+from specsim.live.probe import probe
+from specsim.quantities import SpecConfig
+
+pytestmark = pytest.mark.server
+SCRIPT = Path(__file__).with_name("llama_cpp.py")
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Start a server with so many drafts, and return its process and address."""
+    pytest.importorskip("xllamacpp")
+    started = []
+
+    def start(drafts: int) -> tuple[subprocess.Popen, str]:
+        command = [sys.executable, str(SCRIPT), str(tmp_path), "--drafts", str(drafts)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        started.append(process)
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+async def complete(client: httpx.AsyncClient, url: str, tokens: int) -> dict:
+    body = {"prompt": "hello", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    answer = await client.post(f"{url}/v1/completions", json=body, timeout=60)
+    return answer.json()["timings"]
+
+
+def test_a_server_that_drafts_with_its_own_model_accepts_all(server):
+    """Target and drafter are one model at temperature 0: every draft but those cut at the end is accepted."""
+    _, url = server(3)
+
+    async def run():
+        async with httpx.AsyncClient(trust_env=False) as client:
+            adapter = await probe(client, url)
+            unknown, before = await adapter.facts(), await adapter.counters()
+            timings = await complete(client, url, 401)
+            after, known = await adapter.counters(), await adapter.facts()
+            return adapter.engine, unknown, before, timings, after, known
+
+    engine, unknown, before, timings, after, known = asyncio.run(run())
+    assert engine == "llama.cpp"
+    assert (unknown.spec, unknown.spec_known) == (None, False)
+    assert (known.spec, known.method, known.spec_known) == (SpecConfig(3, 1, 4, "draft_model"), "draft_model", True)
+    assert known.settings["total_slots"] == 2
+    assert (after.drafted, after.accepted, after.output_tokens) == (
+        timings["draft_n"],
+        timings["draft_n_accepted"],
+        401,
+    )
+    assert sum(after.accepted_at) == after.accepted
+    length = accept_length_between(before, after)
+    assert length.accept_length == pytest.approx(4, abs=0.05)  # 400 tokens after the first, 4 a cycle
+    assert length.error < 0.05
+
+
+def test_a_server_without_a_drafter_says_so_and_one_that_is_killed_is_gone(server):
+    process, url = server(0)
+
+    async def run():
+        async with httpx.AsyncClient(trust_env=False) as client:
+            adapter = await probe(client, url)
+            before = await adapter.counters()
+            await complete(client, url, 50)
+            facts, after = await adapter.facts(), await adapter.counters()
+            process.kill()
+            process.wait()
+            with pytest.raises(ServerError, match="does not answer"):
+                await adapter.counters()
+            return facts, before, after
+
+    facts, before, after = asyncio.run(run())
+    assert (facts.spec, facts.spec_known, facts.method) == (None, True, None)
+    assert (before.output_tokens, after.output_tokens) == (0, 50)
+    with pytest.raises(NotIdentifiedError, match="no cycle was counted"):
+        accept_length_between(before, after)
