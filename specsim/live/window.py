@@ -82,11 +82,12 @@ class _Gaps:
     context: FloatArray
 
 
-def steady_window(streams: Sequence[Stream], concurrency: int) -> Window:
+def steady_window(streams: Sequence[Stream], concurrency: int, idle_s: float = 0.0) -> Window:
     """What the time in which `concurrency` requests decode at once shows; a gap between chunks counts if it lies in it.
 
     Errors are those of batch means over time, joined in pairs while neighbours go together; of what depends on the
-    tokens, the larger of that and the one between requests, which share their prompts' acceptance.
+    tokens, the larger of that and the one between requests, which share their prompts' acceptance. `idle_s` is how
+    long nothing was asked of the server in between.
     """
     seen = [stream for stream in streams if stream.chunk_s.size]
     starts, ends, most = clear_intervals(seen, concurrency)
@@ -101,7 +102,7 @@ def steady_window(streams: Sequence[Stream], concurrency: int) -> Window:
         tokens=float(gaps.tokens.sum()),
         clear_s=float((ends - starts).sum()),
         intervals=int(starts.size),
-        **_left_out(streams, starts, ends),
+        **_left_out(streams, starts, ends, idle_s),
         most_running=most,
         tokens_told=all(not np.isnan(stream.told).any() for stream in seen),
         chunk_ms=_in_ms(by_chunk),
@@ -124,15 +125,15 @@ def clear_intervals(streams: Sequence[Stream], concurrency: int) -> tuple[FloatA
     return times[kept], times[kept + 1], int(running.max(initial=0))
 
 
-def _left_out(streams: Sequence[Stream], starts: FloatArray, ends: FloatArray) -> dict[str, float]:
-    """Seconds before, between and after the steady stretches."""
+def _left_out(streams: Sequence[Stream], starts: FloatArray, ends: FloatArray, idle_s: float) -> dict[str, float]:
+    """Seconds before, between and after the steady stretches, without those in which nothing was asked."""
     began = min((stream.sent_s for stream in streams), default=0.0)
     ended = max((stream.chunk_s[-1] for stream in streams if stream.chunk_s.size), default=began)
     if not starts.size:
         return {"ramp_s": float(ended - began), "between_s": 0.0, "tail_s": 0.0}
     ramp, tail = starts[0] - began, ended - ends[-1]
-    between = (ends[-1] - starts[0]) - (ends - starts).sum()
-    return {"ramp_s": float(ramp), "between_s": float(between), "tail_s": float(tail)}
+    between = (ends[-1] - starts[0]) - (ends - starts).sum() - idle_s
+    return {"ramp_s": float(ramp), "between_s": max(float(between), 0.0), "tail_s": float(tail)}
 
 
 # -- gaps between chunks -------------------------------------------------------------------------------------------

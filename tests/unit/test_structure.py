@@ -38,6 +38,7 @@ CONFINED = {
     "scipy": {"fitting.acceptance", "fitting.least_squares", "uncertainty"},
     "click": {"cli"},
     "prettytable": {"report.tables"},
+    "httpx": {"live"},
 }
 
 
