@@ -118,13 +118,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found: rows, one verdict, how long it took [s], why it stopped early if it did, the mixed fields."""
+    """What a check found: rows, one verdict, how long it took [s], why it stopped early if it did, the mixed fields.
+
+    `lag_s` is the longest that the client was late for its own clock: arrivals are stamped as late as that.
+    """
 
     rows: tuple[Row, ...]
     verdict: str
     seconds: float
     looks: int
     stopped: str
+    lag_s: float
     mixed: tuple[str, ...]
     found: Found
     baseline: Found | None
@@ -152,7 +156,7 @@ class Session:
         self.plan, self.sides = plan, tuple(sides)
         self._between = between
         self._elapsed, self._looked, self._error, self._looks = 0.0, 0.0, 0.0, 0
-        self._stopped = ""
+        self._stopped, self._lag_s = "", 0.0
 
     async def run(self, progress: Callable[[int, int], None]) -> Outcome:
         """Measure, look, and at the end tell; every look writes the runs first."""
@@ -190,10 +194,12 @@ class Session:
         clock = asyncio.get_running_loop().time
         start, before = clock(), self._elapsed
         while (left := seconds - (clock() - start)) > 0:
+            asked, since = min(left, _TICK_S), clock()
             try:
-                await side.loader.hold(min(left, _TICK_S))
+                await side.loader.hold(asked)
             finally:
                 self._elapsed = before + clock() - start
+            self._lag_s = max(self._lag_s, clock() - since - asked)
             progress(min(int(self._elapsed * 10), _tenths(self.plan)), _tenths(self.plan))
 
     # -- looks ---------------------------------------------------------------------------------------------------------
@@ -210,7 +216,9 @@ class Session:
         rows = tuple(_rows(self.plan, found[0], baseline, self._error))
         verdict = INCONCLUSIVE if self._stopped else verdict_of_all([row.verdict for row in rows if row.verdict])
         mixed = dict.fromkeys([*(f for row in rows for f in row.expectation.mixed_in), *_apart(found)])
-        return Outcome(rows, verdict, self._elapsed, self._looks, self._stopped, tuple(mixed), found[0], baseline)
+        return Outcome(
+            rows, verdict, self._elapsed, self._looks, self._stopped, self._lag_s, tuple(mixed), found[0], baseline
+        )
 
     def _spend(self) -> None:
         """Take this look's part of the error; a look at what the last one saw is the same look."""

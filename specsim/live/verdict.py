@@ -25,7 +25,7 @@ errors; without it, it reaches 6% (`tests/unit/test_live_verdict.py` draws both)
 def look_error(before: float, now: float) -> float:
     """The chance of error that a look at share `now` of the time may take, the last one having been at `before`.
 
-    (1 − LEVEL)·(now² − before²): over all looks it adds up to 1 − LEVEL, whenever they are and however many (the power
+    (1 − LEVEL)·(now² − before²) (eq. 26): over all looks it adds up to 1 − LEVEL, whenever they are and however many (the power
     family of error spending, Kim & DeMets, Biometrika 74, 1987). Each look's interval is wide enough for its own part
     alone, so that the chance that any of them misses is at most the sum.
     """
@@ -62,7 +62,7 @@ def judge(
     """PASS where the whole interval of the difference lies within the tolerance, FAIL where wholly outside.
 
     The interval joins the prediction's own with the measured error's at `error` (two-sided, look_error) in squares
-    (eq. 11), the former widened for the looks. `scale` is what percents are of, the measured value unless stated.
+    (eq. 11, 26), the former widened for the looks. `scale` is what percents are of, the measured value unless stated.
     """
     of = 100.0 / (measured.value if scale is None else scale)
     difference = (expected.value - measured.value) * of

@@ -21,6 +21,7 @@ def check_record(plan: Plan, outcome: Outcome, remarks: Sequence[str]) -> Record
         "stopped": outcome.stopped,
         "seconds": outcome.seconds,
         "looks": outcome.looks,
+        "client_lag_s": outcome.lag_s,
         "tolerance_pct": plan.tolerance_pct,
         "interval_level": LEVEL,
         "runs_file": str(plan.output),
@@ -97,6 +98,8 @@ def check_text(record: Record) -> str:
     return "\n".join(lines)
 
 
+_LATE_S = 0.1
+
 _NAMES = {
     "cycle_ms": ("cycle [ms]", 2),
     "decode_ms": ("plain decode [ms]", 2),
@@ -157,6 +160,11 @@ def _labels(record: Record) -> Iterator[str]:
         yield f"² EXTRAPOLATED: {where} ({', '.join(names)})"
     if record["mixed_fields"]:
         yield f"MIXED, not like for like: {', '.join(record['mixed_fields'])}"
+    if record["client_lag_s"] > _LATE_S:
+        yield (
+            f"the client itself was up to {record['client_lag_s']:.2f} s late: it was short of processor time, and so are"
+            " the times that it took; run it where a core is free, or ask for fewer streams"
+        )
     for server in filter(None, [record["server"], record["baseline"]]):
         yield from _of_server(server)
     yield (
