@@ -57,7 +57,7 @@ def command(api_key_env: str | None, as_json: bool, **options: Any) -> None:
 
     asked = Asked(**options, api_key=_key(api_key_env))
     try:
-        record = check_record(*asyncio.run(check(asked, Progress("check"))))
+        record = check_record(asyncio.run(check(asked, Progress("check"))))
     except KeyboardInterrupt:
         click.echo("specsim: interrupted before anything was measured", err=True)
         raise click.exceptions.Exit(EXIT["INCONCLUSIVE"]) from None

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from specsim.cost.model import CostModel
-from specsim.errors import ConfigurationError, Fault, InputError, NotIdentifiedError
+from specsim.errors import ConfigurationError, Fault, InputError, NotIdentifiedError, SpecsimError
 from specsim.live.facts import ServerFacts
-from specsim.live.load import client_with
+from specsim.live.load import Load, Loader, client_with, route_of
 from specsim.live.prompts import built_in_prompts, read_prompts
 from specsim.live.session import Outcome, Plan, Session, preflight, side_of
 from specsim.quantities import SpecConfig
@@ -47,10 +47,20 @@ class Asked:
     api_key: str | None = field(default=None, repr=False)
 
 
-async def check(asked: Asked, progress: Callable[[int, int], None]) -> tuple[Plan, Outcome, list[str]]:
+@dataclass(frozen=True)
+class Checked:
+    """What was asked and found, remarks on what was asked, and what the diagnosis says is wrong with the server."""
+
+    plan: Plan
+    outcome: Outcome
+    remarks: tuple[str, ...]
+    findings: tuple[Any, ...]
+
+
+async def check(asked: Asked, progress: Callable[[int, int], None]) -> Checked:
     """Probe, plan, load and judge; whatever is wrong with the question is raised before the load.
 
-    With what was found come the plan and remarks on what was asked. Raises InputError, ConfigurationError,
+    Raises InputError, ConfigurationError,
     NotIdentifiedError where the model predicts nothing, and SpecsimError where a server cannot be reached.
     """
     for url in filter(None, [asked.url, asked.baseline_url]):
@@ -71,12 +81,46 @@ async def check(asked: Asked, progress: Callable[[int, int], None]) -> tuple[Pla
             sides.append(await side_of(client, other, plain, None, plan))
         between = import_module("specsim.live.counters").accept_length_between
         outcome = await Session(plan, sides, between).run(progress)
-    return plan, outcome, remarks
+    return Checked(plan, outcome, tuple(remarks), findings_of(plan, outcome))
 
 
 async def _probed(client: httpx.AsyncClient, url: str) -> tuple[Any, ServerFacts]:
+    """Who answers, and what it tells of itself; what only a server that has drafted tells is asked after a request."""
     adapter = await import_module("specsim.live.probe").probe(client, url)
-    return adapter, await adapter.facts()
+    facts: ServerFacts = await adapter.facts()
+    if not facts.spec_known:
+        load = Load(facts.url, facts.served_model, built_in_prompts(), 1, _TO_DRAFT, adapter.extra_body)
+        await Loader(client, await route_of(client, load)).warm_up(_TO_DRAFT)
+        facts = await adapter.facts()
+    return adapter, facts
+
+
+_TO_DRAFT = 32
+
+
+def findings_of(plan: Plan, outcome: Outcome) -> tuple[Any, ...]:
+    """What the diagnosis finds in the server's settings and in what was measured."""
+    diagnosis, counters = (import_module(f"specsim.live.{name}") for name in ("diagnosis", "counters"))
+    found, readings = outcome.found, outcome.found.side.readings
+    figures, window = found.measured.figures, found.window
+    length = figures.get("accept_length")
+    observed = diagnosis.Observed(
+        batch_size=float(plan.concurrency),
+        accept_length=length.value if length is not None else None,
+        tpot_ms=window.tpot_ms.value if window.chunks else None,
+        chunk_gap_ms=window.chunk_ms.value if window.chunks else None,
+        output_tokens=window.tokens or None,
+    )
+    try:
+        counted = counters.difference(readings[0], readings[-1]) if len(readings) > 1 else None
+    except SpecsimError:  # a restart, which the outcome tells
+        counted = None
+    baseline = outcome.baseline.side.facts if outcome.baseline is not None else None
+    claimed = diagnosis.Claimed(accept_length=plan.length.value if plan.length is not None else None)
+    found_wrong: tuple[Any, ...] = diagnosis.diagnose(
+        found.side.facts, observed, counted, baseline=baseline, claimed=claimed, hardware=plan.model.setup.hardware
+    )
+    return found_wrong
 
 
 def configuration(facts: ServerFacts, asked: Asked) -> tuple[SpecConfig | None, list[str]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+from specsim.live.check import Checked
 from specsim.live.session import Found, Outcome, Plan, Row
 from specsim.live.verdict import INCONCLUSIVE
 from specsim.quantities import LEVEL, SpecConfig
@@ -14,8 +15,9 @@ from specsim.report.records import Record
 from specsim.report.tables import number, span, table, wrapped
 
 
-def check_record(plan: Plan, outcome: Outcome, remarks: Sequence[str]) -> Record:
+def check_record(checked: Checked) -> Record:
     """The verdict at the top, every figure predicted and measured, what each server was, and what was left out."""
+    plan, outcome = checked.plan, checked.outcome
     return {
         "verdict": outcome.verdict,
         "stopped": outcome.stopped,
@@ -36,9 +38,13 @@ def check_record(plan: Plan, outcome: Outcome, remarks: Sequence[str]) -> Record
         "mixed_fields": list(outcome.mixed),
         "noise_relative": plan.model.noise.relative,
         "noise_assumed": plan.model.noise.assumed,
-        "remarks": list(remarks),
+        "findings": [{name: getattr(each, name) for name in _FINDING} for each in checked.findings],
+        "remarks": list(checked.remarks),
         "notes": list(plan.model.notes),
     }
+
+
+_FINDING = ("name", "evidence", "advice")
 
 
 def _row(plan: Plan, outcome: Outcome, row: Row) -> Record:
@@ -152,6 +158,8 @@ def _verdict(record: Record) -> str:
 
 def _labels(record: Record) -> Iterator[str]:
     yield f"measured: {record['runs_file']}"
+    for each in record["findings"]:
+        yield f"FOUND: {each['name']}: {each['evidence']}; {each['advice']}"
     for row in record["rows"]:
         if row["why"] and row["verdict"] != "PASS":
             yield f"{_NAMES[row['figure']][0]}: {row['why']}{_needed(row)}"

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +37,30 @@ def length_between(before, after):
     return 1 + (after.accepted - before.accepted) / cycles, 1.0 / cycles**0.5, "by its counters"
 
 
+@dataclass(frozen=True)
+class Wrong:
+    name: str
+    evidence: str
+    advice: str
+
+
+def diagnose(facts, observed, counted, **_):
+    if observed["accept_length"] is None:
+        return ()
+    evidence = f"{observed['accept_length']:.2f} of {observed['batch_size']:g} requests, {counted} cycles"
+    return (Wrong("nothing much", evidence, "carry on"),)
+
+
+def cycles_between(before, after):
+    return None if before.cycles is None else after.cycles - before.cycles
+
+
+PEERS = {
+    "counters": {"accept_length_between": length_between, "difference": cycles_between},
+    "diagnosis": {"diagnose": diagnose, "Observed": dict, "Claimed": dict},
+}
+
+
 @pytest.fixture
 def servers(monkeypatch):
     """The engine's side of a check: known servers answer, by their URL."""
@@ -46,8 +71,7 @@ def servers(monkeypatch):
             raise SpecsimError(f"{url}: nothing answers")
         return known[url]
 
-    modules = {"probe": {"probe": probe}, "counters": {"accept_length_between": length_between}}
-    for name, contents in modules.items():
+    for name, contents in {"probe": {"probe": probe}, **PEERS}.items():
         module = ModuleType(f"specsim.live.{name}")
         module.__dict__.update(contents)
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -98,6 +122,8 @@ def test_a_server_that_behaves_passes_and_its_run_is_written(run_cli, servers, m
     assert run.figures["cycle_ms"].error == pytest.approx(record["rows"][0]["measured_error"], rel=1e-4)
     assert {row["figure"] for row in record["rows"]} == {"cycle_ms", "accept_length", "output_tok_s", "margin"}
     assert record["server"]["chunks"] > 0
+    (found,) = record["findings"]
+    assert re.fullmatch(r"2\.\d+ of 4 requests, \d+ cycles", found["evidence"])
     assert {body["ignore_eos"] for body in server.bodies} == {True}
 
 
@@ -222,8 +248,6 @@ def test_a_baseline_that_drafts_or_differs(run_cli, servers, model, tmp_path, mo
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
         assert "is no baseline: it drafts with 4 draft tokens" in result.stderr
     with OpenAiServer() as server, OpenAiServer(spec=None) as plain:
-        from dataclasses import replace
-
         facts = plain.facts()
         monkeypatch.setattr(plain, "facts", lambda: replace(facts, setup=replace(facts.setup, precision="fp8")))
         ours = server.facts()
@@ -254,12 +278,12 @@ sys.path.insert(0, {repo!r})
 from pathlib import Path
 from types import ModuleType
 from tests.openai_server import Adapter, OpenAiServer
-from tests.unit.test_check import length_between
+from tests.unit.test_check import PEERS
 from specsim.cli.main import main
 with OpenAiServer() as server:
     async def probe(client, url):
         return Adapter(server)
-    for name, contents in (("probe", dict(probe=probe)), ("counters", dict(accept_length_between=length_between))):
+    for name, contents in dict(PEERS, probe=dict(probe=probe)).items():
         module = sys.modules["specsim.live." + name] = ModuleType(name)
         module.__dict__.update(contents)
     import threading, time
@@ -314,14 +338,13 @@ def test_bad_input_exits_with_2_in_one_line(run_cli, servers, model, tmp_path):
 
 
 def test_a_server_that_does_not_say_its_configuration_has_to_be_told(run_cli, servers, model, tmp_path, monkeypatch):
-    from dataclasses import replace
-
     with OpenAiServer() as server:
         facts = replace(server.facts(), spec=None, spec_known=False)
         monkeypatch.setattr(server, "facts", lambda: facts)
         url = servers(server)
         refused = run_cli("check", url, "--model", model())
         assert (refused.exit_code, "state --num-draft-tokens" in refused.stderr) == (2, True)
+        assert server.cycles > 0  # it was asked again after a request, as some servers know only then
         told = check(run_cli, url, model(), tmp_path / "run.json", *WIDE, "--num-draft-tokens", 4)
     assert told.exit_code == 0
 
