@@ -240,11 +240,15 @@ _AS_IS = {"accept-encoding": "identity"}
 
 
 def client_with(api_key: str | None) -> httpx.AsyncClient:
-    """A client for any number of streams, patient with answers; the key goes into its requests."""
+    """A client for any number of streams, patient with answers; the key goes into its requests.
+
+    No connection is used twice: a server may close an idle one just as the next request is sent on it, as llama.cpp's
+    does, and a POST that was lost so is not sent again.
+    """
     import httpx
 
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx.AsyncClient(headers=headers, limits=limits, timeout=httpx.Timeout(None, connect=_CONNECT_S))
 
 

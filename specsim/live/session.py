@@ -89,13 +89,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Found:
-    """What one server's load gave: the steady part, the figures in it, the run that was written."""
+    """What one server's load gave: the steady part, the figures in it, the run that was written, what counters did not tell."""
 
     side: Side
     window: Window
     measured: Measured
     row: Mapping[str, Any]
     run: Run
+    lost: str
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ class Session:
 
     def _found(self, side: Side) -> Found:
         window = steady_window(side.loader.streams(), self.plan.concurrency, side.loader.idle_s)
-        counted, counts = self._counted(side)
+        counted, counts, lost = self._counted(side)
         seen = measured(window, side.spec, counted)
         role = "" if side is self.sides[0] else " baseline"
         made = Made(
@@ -238,20 +239,20 @@ class Session:
             side.spec,
             self.plan.output_len,
             len(self.plan.prompts),
-            self._note(window, seen, side.lost),
+            self._note(window, seen, lost),
         )
         row = run_row(side.facts, made, window, seen, counts)
-        return Found(side, window, seen, row, checked_run(row, str(self.plan.output), self.plan.id))
+        return Found(side, window, seen, row, checked_run(row, str(self.plan.output), self.plan.id), lost)
 
-    def _counted(self, side: Side) -> tuple[CountedLength | None, dict[str, Any]]:
+    def _counted(self, side: Side) -> tuple[CountedLength | None, dict[str, Any], str]:
+        """The accept length and counts between the first and the last reading, or why there are none."""
         if side.spec is None or len(side.readings) < 2:
-            return None, {}
+            return None, {}, side.lost
         first, last = side.readings[0], side.readings[-1]
         try:
-            return CountedLength(*self._between(first, last)), run_counts(first, last, side.spec)
+            return CountedLength(*self._between(first, last)), run_counts(first, last, side.spec), side.lost
         except SpecsimError as error:
-            side.lost = str(error)
-            return None, {}
+            return None, {}, "; ".join(filter(None, [side.lost, str(error)]))
 
     def _note(self, window: Window, seen: Measured, lost: str) -> str:
         left = f"left out: ramp {window.ramp_s:.2f} s, prefills between {window.between_s:.2f} s, tail {window.tail_s:.2f} s"

@@ -141,7 +141,9 @@ def _left_out(streams: Sequence[Stream], starts: FloatArray, ends: FloatArray, i
 
 def _clear_gaps(streams: Sequence[Stream], starts: FloatArray, ends: FloatArray) -> _Gaps:
     tokens = tokens_so_far(streams)
-    prompts = [np.nan if stream.prompt_tokens is None else stream.prompt_tokens for stream in streams]
+    told = [stream.prompt_tokens for stream in streams if stream.prompt_tokens is not None]
+    average = float(np.mean(told)) if told else np.nan  # of those that ended, where a server tells only then
+    prompts = [average if stream.prompt_tokens is None else stream.prompt_tokens for stream in streams]
     sizes = [stream.chunk_s.size - 1 for stream in streams]
     before = _joined([stream.chunk_s[:-1] for stream in streams])
     after = _joined([stream.chunk_s[1:] for stream in streams])

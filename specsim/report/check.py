@@ -72,7 +72,7 @@ def _server(found: Found) -> Record:
         "served_model": facts.served_model,
         "setup": asdict(facts.setup),
         **_shape(found.side.spec),
-        "missing": [*facts.missing, *found.measured.missing, *filter(None, [found.side.lost])],
+        "missing": [*facts.missing, *found.measured.missing, *filter(None, [found.lost])],
         "how": list(found.measured.how),
         "run": found.run.id,
         "requests": window.requests,

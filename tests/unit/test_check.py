@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-import httpx
 import pytest
 
 from specsim import SpecConfig, fit, load_runs
 from specsim.errors import NotIdentifiedError, SpecsimError
-from specsim.live.load import COMPLETIONS, Load, Loader, RequestError, route_of
+from specsim.live.load import COMPLETIONS, Load, Loader, RequestError, client_with, route_of
 from specsim.live.prompts import built_in_prompts, read_prompts
 from tests.openai_server import Adapter, OpenAiServer
 
@@ -119,7 +118,9 @@ def test_a_server_that_behaves_passes_and_its_run_is_written(run_cli, servers, m
     assert run.spec == CHAIN
     assert run.workload.batch_size == 4
     assert run.figures["cycle_ms"].best == pytest.approx(record["rows"][0]["measured"], rel=1e-6)
-    assert run.figures["cycle_ms"].error == pytest.approx(record["rows"][0]["measured_error"], rel=1e-4)
+    assert run.figures["cycle_ms"].error == pytest.approx(
+        record["rows"][0]["measured_error"], rel=0.01
+    )  # of rounded ends
     assert {row["figure"] for row in record["rows"]} == {"cycle_ms", "accept_length", "output_tok_s", "margin"}
     assert record["server"]["chunks"] > 0
     (found,) = record["findings"]
@@ -378,7 +379,7 @@ def loaded(server, **changes):
     """What a load of one second records."""
 
     async def go():
-        async with httpx.AsyncClient() as client:
+        async with client_with(None) as client:
             load = Load(server.url, "tiny", built_in_prompts(), 3, 32, {}, **changes)
             loader = Loader(client, await route_of(client, load))
             loader.start()
@@ -394,6 +395,7 @@ def test_a_load_keeps_so_many_requests_running_and_records_every_chunk():
         loader = loaded(server)
     streams = loader.streams()
     ended = [stream for stream in streams if stream.completion_tokens is not None]
+    assert len(server.writers) == len(server.bodies)  # a connection each: none that the server may just have closed
     assert len(streams) == len(ended) + 3  # three at once: those that were cut off
     assert len(ended) > 3
     for stream in ended:

@@ -62,6 +62,13 @@ def test_prefill_ramp_and_tail_are_left_out_and_said():
     assert window.context_len == pytest.approx(10 + np.mean(counts))
 
 
+def test_prompts_of_requests_that_have_not_ended_count_as_the_average_of_those_that_have():
+    times = 0.1 + 0.01 * np.arange(51)
+    ended = Stream(0.0, times, 1.0 + np.arange(51), 30, 51)
+    window = steady_window([ended, Stream(0.0, times, 1.0 + np.arange(51), None, None)], 2)
+    assert window.context_len == pytest.approx(30 + 25.5)
+
+
 def test_more_requests_than_the_server_runs_leave_no_steady_part():
     # the third request is served only when the first two have ended: never three at once
     streams = [
