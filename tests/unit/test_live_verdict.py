@@ -8,8 +8,10 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from specsim.live.measured import measured
 from specsim.live.verdict import FAIL, INCONCLUSIVE, LOOKS, PASS, Expected, judge, look_error, verdict_of_all
-from specsim.live.window import Reading
+from specsim.live.window import Reading, Stream, steady_window
+from specsim.quantities import SpecConfig
 
 Z = NormalDist().inv_cdf(0.95)
 MANY = 100_000  # degrees of freedom: Student's t is normal
@@ -114,3 +116,40 @@ def test_a_server_that_behaves_is_not_failed_and_one_far_off_is():
 
 def test_noise_beyond_the_tolerance_is_inconclusive():
     assert shares(400, truth_pct=0.0, own_pct=0.0, noise_pct=6.0)[INCONCLUSIVE] > 0.9
+
+
+# -- from arrivals to the verdict --------------------------------------------------------------------------------------
+
+
+def arrivals(rng, *, requests=4, cycles=150, cycle_s=0.02, survival=0.7, drafts=3):
+    """Requests that share cycles of 2% jitter, each accepting drafts with chance `survival` until one is refused."""
+    times = 0.5 + np.cumsum(cycle_s * (1 + 0.02 * rng.standard_normal(cycles + 1)))
+    streams = []
+    for _ in range(requests):
+        accepted = np.cumprod(rng.random((cycles, drafts)) < survival, axis=1).sum(axis=1)
+        streams.append(Stream(0.0, times, np.cumsum([1, *(1 + accepted)]).astype(float), 12, None))
+    return streams
+
+
+LENGTH = 1 + 0.7 + 0.49 + 0.343
+
+
+@pytest.mark.parametrize(("off_pct", "most"), [(5.0, 0.10), (0.0, 0.0)])  # at the edge 5%, and 3 errors of 300 sessions
+def test_a_server_within_the_tolerance_is_hardly_ever_failed(off_pct, most):
+    rng, failed = np.random.default_rng(8), {"cycle_ms": 0, "accept_length": 0, "output_tok_s": 0}
+    truth = {"cycle_ms": 20.0, "accept_length": LENGTH, "output_tok_s": 4000 * LENGTH / 20.0}
+    for _ in range(300):
+        window = steady_window(arrivals(rng), 4)
+        figures = measured(window, SpecConfig(3, 1, 4), None).figures
+        for name, value in truth.items():
+            predicted = exactly(value * (1 - off_pct / 100), 0.0)
+            failed[name] += judge(predicted, figures[name], 5.0, 0.10).verdict == FAIL
+    assert {name: count / 300 <= most for name, count in failed.items()} == dict.fromkeys(truth, True)
+
+
+def test_a_server_twice_the_tolerance_off_is_failed():
+    rng = np.random.default_rng(9)
+    found = [
+        measured(steady_window(arrivals(rng), 4), SpecConfig(3, 1, 4), None).figures["cycle_ms"] for _ in range(20)
+    ]
+    assert {judge(exactly(22.0, 0.0), reading, 5.0, 0.05).verdict for reading in found} == {FAIL}
