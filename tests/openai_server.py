@@ -148,8 +148,8 @@ class OpenAiServer:
         try:
             while not self.dead:
                 await self._answer(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has gone
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass  # the client has gone, or the server goes
         finally:
             writer.close()
 
