@@ -84,13 +84,10 @@ class OpenAiServer:
         await self.over.wait()
         engine.cancel()
         self.server.close()
-        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        for writer in self.writers:
-            writer.transport.abort()
-        await asyncio.sleep(0.01)  # for the transports to close
+        while len(asyncio.all_tasks()) > 1:  # until every client's handler has ended
+            for writer in self.writers:
+                writer.transport.abort()
+            await asyncio.sleep(0.01)
 
     async def _engine(self):
         """Prefill what waits, then one cycle for all that run."""
@@ -148,8 +145,8 @@ class OpenAiServer:
         try:
             while not self.dead:
                 await self._answer(reader, writer)
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
-            pass  # the client has gone, or the server goes
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client has gone
         finally:
             writer.close()
 

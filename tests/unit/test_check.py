@@ -378,14 +378,15 @@ def test_the_api_key_is_sent_and_never_told(run_cli, servers, model, tmp_path, m
 
 
 def loaded(server, **changes):
-    """What a load of one second records."""
+    """What a load records until more than three requests have ended."""
 
     async def go():
         async with client_with(None) as client:
             load = Load(server.url, "tiny", built_in_prompts(), 3, 32, {}, **changes)
             loader = Loader(client, await route_of(client, load))
             loader.start()
-            await loader.hold(1.0)
+            while sum(recording.ended for recording in loader.recordings) <= 3:
+                await loader.hold(0.2)
             await loader.stop()
             return loader
 
