@@ -21,6 +21,13 @@ def quantile(residual_dof: int) -> float:
     return float(stdtrit(residual_dof, (1 + LEVEL) / 2))
 
 
+def student_quantile(probability: float, dof: int) -> float:
+    """Quantile of Student's t with so many degrees of freedom, at least 1, at any probability."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(dof, probability))
+
+
 def probability_positive(score: Floats, residual_dof: int) -> Floats:
     """P(x > 0) for an estimate `score` standard errors above 0; t-distributed with the noise's dof, if any."""
     if residual_dof == 0 and np.ndim(score) == 0:

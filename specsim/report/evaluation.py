@@ -35,7 +35,7 @@ def evaluation_record(model: CostModel, found: Evaluation) -> Record:
 
 
 def _row(model: CostModel, each: Comparison) -> Record:
-    beyond = [_beyond(model, name, each.nccl) for name in each.extrapolated_in]
+    beyond = [beyond_text(model, name, each.nccl) for name in each.extrapolated_in]
     shape = asdict(each.spec) if each.spec is not None else dict.fromkeys(_SHAPE)
     return {
         **{name: value for name, value in asdict(each).items() if name != "spec"},
@@ -50,7 +50,8 @@ def _row(model: CostModel, each: Comparison) -> Record:
 _SHAPE = ("num_steps", "topk", "num_draft_tokens")
 
 
-def _beyond(model: CostModel, name: str, nccl: str) -> str:
+def beyond_text(model: CostModel, name: str, nccl: str) -> str:
+    """What lies outside which measured range, in words (eq. 14)."""
     low, high = model.span(name, nccl)
     if low > high:
         return f"{name} is not stated by any run of the model"

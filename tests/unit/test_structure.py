@@ -39,6 +39,7 @@ CONFINED = {
     "click": {"cli"},
     "httpx": {"live"},
     "prettytable": {"report.tables"},
+    "httpx": {"live"},
 }
 
 

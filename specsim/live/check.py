@@ -1,0 +1,228 @@
+"""From a question about a live server to its answer: who answers there, what it runs, what to load it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from specsim.cost.model import CostModel
+from specsim.errors import ConfigurationError, Fault, InputError, NotIdentifiedError, SpecsimError
+from specsim.live.facts import ServerFacts
+from specsim.live.load import Load, Loader, client_with, route_of
+from specsim.live.prompts import built_in_prompts, read_prompts
+from specsim.live.session import Outcome, Plan, Session, preflight, side_of
+from specsim.quantities import SpecConfig
+from specsim.questions import AcceptLength, measured_length
+
+if TYPE_CHECKING:
+    import httpx
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody asks of a check, as it was stated; None leaves it to the server or the model.
+
+    `tolerance` is in percent. `api_key` goes into the requests and nowhere else.
+    """
+
+    url: str
+    model_path: Path
+    baseline_url: str | None
+    concurrency: int | None
+    prompts: Path | None
+    output_len: int
+    seconds: float
+    tolerance: float
+    num_draft_tokens: int | None
+    num_steps: int | None
+    topk: int | None
+    accept_length: float | None
+    nccl: str | None
+    output: Path | None
+    api_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was asked and found, remarks on what was asked, and what the diagnosis says is wrong with the server."""
+
+    plan: Plan
+    outcome: Outcome
+    remarks: tuple[str, ...]
+    findings: tuple[Any, ...]
+
+
+async def check(asked: Asked, progress: Callable[[int, int], None]) -> Checked:
+    """Probe, plan, load and judge; whatever is wrong with the question is raised before the load.
+
+    Raises InputError, ConfigurationError,
+    NotIdentifiedError where the model predicts nothing, and SpecsimError where a server cannot be reached.
+    """
+    for url in filter(None, [asked.url, asked.baseline_url]):
+        _refuse_odd(url)
+    model = CostModel.load(asked.model_path)
+    async with client_with(asked.api_key) as client:
+        adapter, facts = await _probed(client, asked.url)
+        spec, remarks = configuration(facts, asked)
+        plan = _plan(model, spec, asked)
+        _try_to_write(plan.output)
+        first = preflight(plan, facts, spec)
+        if first.expected is None:
+            raise NotIdentifiedError(f"{asked.model_path} predicts nothing of this server: {first.why}")
+        sides = [await side_of(client, adapter, facts, spec, plan)]
+        if asked.baseline_url is not None:
+            other, plain = await _probed(client, asked.baseline_url)
+            remarks += _plain_or_refuse(plain, spec)
+            sides.append(await side_of(client, other, plain, None, plan))
+        between = import_module("specsim.live.counters").accept_length_between
+        outcome = await Session(plan, sides, between).run(progress)
+    return Checked(plan, outcome, tuple(remarks), findings_of(plan, outcome))
+
+
+async def _probed(client: httpx.AsyncClient, url: str) -> tuple[Any, ServerFacts]:
+    """Who answers, and what it tells of itself; what only a server that has drafted tells is asked after a request."""
+    adapter = await import_module("specsim.live.probe").probe(client, url)
+    facts: ServerFacts = await adapter.facts()
+    if not facts.spec_known:
+        load = Load(facts.url, facts.served_model, built_in_prompts(), 1, _TO_DRAFT, adapter.extra_body)
+        await Loader(client, await route_of(client, load)).warm_up(_TO_DRAFT)
+        facts = await adapter.facts()
+    return adapter, facts
+
+
+_TO_DRAFT = 32
+
+
+def findings_of(plan: Plan, outcome: Outcome) -> tuple[Any, ...]:
+    """What the diagnosis finds in the server's settings and in what was measured."""
+    diagnosis, counters = (import_module(f"specsim.live.{name}") for name in ("diagnosis", "counters"))
+    found, readings = outcome.found, outcome.found.side.readings
+    figures, window = found.measured.figures, found.window
+    length = figures.get("accept_length")
+    observed = diagnosis.Observed(
+        batch_size=float(plan.concurrency),
+        accept_length=length.value if length is not None else None,
+        tpot_ms=window.tpot_ms.value if window.chunks else None,
+        chunk_gap_ms=window.chunk_ms.value if window.chunks else None,
+        output_tokens=window.tokens or None,
+    )
+    try:
+        counted = counters.difference(readings[0], readings[-1]) if len(readings) > 1 else None
+    except SpecsimError:  # a restart, which the outcome tells
+        counted = None
+    baseline = outcome.baseline.side.facts if outcome.baseline is not None else None
+    claimed = diagnosis.Claimed(accept_length=plan.length.value if plan.length is not None else None)
+    found_wrong: tuple[Any, ...] = diagnosis.diagnose(
+        found.side.facts, observed, counted, baseline=baseline, claimed=claimed, hardware=plan.model.setup.hardware
+    )
+    return found_wrong
+
+
+def configuration(facts: ServerFacts, asked: Asked) -> tuple[SpecConfig | None, list[str]]:
+    """What the server drafts with: as stated, else as it says itself; with a remark where the two differ.
+
+    Raises ConfigurationError where neither says.
+    """
+    if asked.num_draft_tokens is None and asked.num_steps is None and asked.topk is None:
+        if not facts.spec_known:
+            raise ConfigurationError(
+                f"{facts.url} does not say what it drafts with: state --num-draft-tokens (tokens verified a request and"
+                " cycle, root included; 1 where it does not draft)"
+            )
+        return facts.spec, []
+    stated = None
+    if asked.num_draft_tokens != 1:
+        stated = SpecConfig.of(
+            num_steps=asked.num_steps,
+            topk=asked.topk,
+            num_draft_tokens=asked.num_draft_tokens,
+            method=facts.method or "eagle",
+        )
+    if facts.spec_known and facts.spec != stated:
+        return stated, [
+            f"stated: {_shown(stated)}; the server says {_shown(facts.spec)}: the prediction is for what was stated"
+        ]
+    return stated, []
+
+
+def _shown(spec: SpecConfig | None) -> str:
+    return (
+        "no drafts"
+        if spec is None
+        else f"{spec.num_draft_tokens} draft tokens, {spec.num_steps} steps, topk {spec.topk}"
+    )
+
+
+def _plain_or_refuse(facts: ServerFacts, spec: SpecConfig | None) -> list[str]:
+    if spec is None:
+        raise ConfigurationError("--baseline-url is for a server that drafts, and the one to be checked does not")
+    if facts.spec is not None:
+        raise ConfigurationError(f"{facts.url} is no baseline: it drafts with {_shown(facts.spec)}")
+    return [] if facts.spec_known else [f"{facts.url} does not say whether it drafts, and is taken as plain decode"]
+
+
+def _plan(model: CostModel, spec: SpecConfig | None, asked: Asked) -> Plan:
+    length = None
+    if spec is not None:
+        length = AcceptLength(asked.accept_length) if asked.accept_length is not None else measured_length(model, spec)
+    if length is not None and spec is not None and not 1 <= length.value <= spec.max_accept_length:
+        raise ConfigurationError(
+            f"accept length {length.value:g} is not possible: allowed is 1 to {spec.max_accept_length}"
+        )
+    now = datetime.now(UTC)
+    return Plan(
+        model,
+        nccl=model.setting(asked.nccl or model.reference).label,
+        length=length,
+        prompts=built_in_prompts() if asked.prompts is None else read_prompts(asked.prompts),
+        concurrency=asked.concurrency or _largest_batch(model, spec),
+        output_len=asked.output_len,
+        seconds=asked.seconds,
+        tolerance_pct=asked.tolerance,
+        output=asked.output or Path(f"specsim-check-{now:%Y%m%d-%H%M%S}.json"),
+        id=f"check {now:%Y-%m-%dT%H:%M:%SZ}",
+    )
+
+
+def _largest_batch(model: CostModel, spec: SpecConfig | None) -> int:
+    """The largest batch size that was measured: of this configuration, else of any; of plain decode without one."""
+    if spec is None:
+        return int(max((batch for setting in model.settings for batch in setting.decode_batches), default=1))
+    shape = (spec.num_steps, spec.topk, spec.num_draft_tokens)
+    here = [m.batch_size for m in model.measured if (m.num_steps, m.topk, m.num_draft_tokens) == shape]
+    return int(max(here or [m.batch_size for m in model.measured], default=1))
+
+
+def _try_to_write(path: Path) -> None:
+    """Refuse a place that cannot be written before there is anything to lose."""
+    if path.suffix != ".json":
+        raise InputError([Fault(str(path), "", "is no .json", "measured runs are written as JSON")])
+    part = path.with_name(path.name + ".part")
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise InputError([Fault(str(path), "", f"cannot be written ({error.strerror})", "")]) from None
+
+
+def _refuse_odd(url: str) -> None:
+    """A URL that is none, or that carries a password; the latter is not repeated."""
+    try:
+        parts = urlsplit(url)
+        odd = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+    except ValueError:
+        raise InputError([Fault(url, "", "is not a URL", _URLS)]) from None
+    if parts.username or parts.password:
+        raise InputError(
+            [Fault("the URL", "", "carries a user or password", "put a key into --api-key-env's variable")]
+        )
+    if odd:
+        raise InputError([Fault(url, "", "is not a URL", _URLS)])
+
+
+_URLS = "allowed: http://host:port, with or without /v1"
