@@ -1,0 +1,5 @@
+"""Simulators: cycles drawn from an acceptance law and priced by a cost model; rows out, statistics after."""
+
+from specsim.simulation.acceptance import Drawer
+
+__all__ = ["Drawer"]
