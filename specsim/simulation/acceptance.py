@@ -70,7 +70,7 @@ class Drawer:
     @property
     def max_accept_length(self) -> int:
         """The most that one cycle can emit, bonus included."""
-        return self.survival.shape[1] + 1
+        return int(self.survival.shape[1]) + 1
 
     def prompts(self, shape: int | tuple[int, ...], generator: np.random.Generator) -> IntArray:
         """Draw prompts: the kind of each, an index into `survival`, for `draw` to be called with cycle after cycle."""
@@ -107,13 +107,13 @@ def _moved(law: AcceptanceLaw | FloatArray, spec: SpecConfig) -> Callable[[float
     steps, topk, width = (int(count) for count in drafted(spec))
     if isinstance(law, TreeLaw) and topk > 1 and steps > 0:
         tree = law
-        return lambda shift: replace(tree, rate=float(_odds_moved(tree.rate, shift))).tree_survival(steps, topk, width)
+        return lambda shift: replace(tree, rate=float(odds_moved(tree.rate, shift))).tree_survival(steps, topk, width)
     if isinstance(law, AcceptanceLaw):
-        law.accept_length(steps, topk, width)  # raises where the law says nothing of trees
+        law.accept_length(steps, topk, width)  # raises where this law says nothing of trees
         rates = law.conditional_acceptance(steps)
     else:
         rates = _conditional(np.asarray(law, dtype=float), int(spec.max_accept_length) - 1)
-    return lambda shift: np.asarray(np.cumprod(_odds_moved(rates, shift)))
+    return lambda shift: np.asarray(np.cumprod(odds_moved(rates, shift)))
 
 
 def _conditional(survival: FloatArray, depth: int) -> FloatArray:
@@ -121,18 +121,18 @@ def _conditional(survival: FloatArray, depth: int) -> FloatArray:
     before = np.concatenate([[1.0], survival[:-1]])
     if survival.shape != (depth,) or not ((survival >= 0) & (survival <= before)).all():
         raise ConfigurationError(f"survival of this configuration is {depth} numbers from 1 down to 0 that never rise")
-    return np.divide(survival, before, out=np.zeros_like(survival), where=before > 0)
+    return np.asarray(np.divide(survival, before, out=np.zeros_like(survival), where=before > 0))
 
 
-def _odds_moved(rate: float | FloatArray, shift: float | FloatArray) -> FloatArray:
-    """Rates whose log-odds are moved by `shift`; certain ones stay so."""
+def odds_moved(rate: float | FloatArray, shift: float | FloatArray) -> FloatArray:
+    """Rates whose log-odds are moved by `shift`, arguments broadcast; certain ones stay so."""
     rates = np.asarray(rate, dtype=float)
     return np.asarray(rates / (rates + (1 - rates) * np.exp(-np.asarray(shift))))
 
 
 def _spread_out(table: FloatArray, middle: FloatArray, spread: float) -> FloatArray:
     """Survival of KINDS kinds, from that at _SHIFTS, with the mean of `middle` and a spread around it (eq. 22)."""
-    scores = np.array([NormalDist().inv_cdf((kind + 0.5) / KINDS) for kind in range(KINDS)])
+    scores = normal_scores()
     by_shift = 1 + table.sum(axis=1)
     mean = float(1 + middle.sum())
 
@@ -142,7 +142,7 @@ def _spread_out(table: FloatArray, middle: FloatArray, spread: float) -> FloatAr
         def cycles(centre: float) -> float:
             return float(np.mean(1 / np.interp(centre + scale * scores, _SHIFTS, by_shift)))
 
-        centre = _where_reached(lambda at: -cycles(at), -1 / mean, -4 * _MOST_SCALE, 4 * _MOST_SCALE)
+        centre = where_reached(lambda at: -cycles(at), -1 / mean, -4 * _MOST_SCALE, 4 * _MOST_SCALE)
         shifts = centre + scale * scores
         return shifts, np.interp(shifts, _SHIFTS, by_shift)
 
@@ -156,11 +156,16 @@ def _spread_out(table: FloatArray, middle: FloatArray, spread: float) -> FloatAr
             f"accept lengths of {mean:.3g} on average, between 1 and {table.shape[1] + 1}, cannot spread by"
             f" {spread:.0%} between prompts: {most:.0%} is the most; throughput spreads for other reasons too"
         )
-    shifts = lengths(_where_reached(spread_at, spread, 0.0, _MOST_SCALE))[0]
+    shifts = lengths(where_reached(spread_at, spread, 0.0, _MOST_SCALE))[0]
     return np.stack([np.interp(shifts, _SHIFTS, column) for column in table.T], axis=1)
 
 
-def _where_reached(function: Callable[[float], float], target: float, low: float, high: float) -> float:
+def normal_scores() -> FloatArray:
+    """The mid-quantiles of a normal variable, one of each kind, shape (KINDS,)."""
+    return np.array([NormalDist().inv_cdf((kind + 0.5) / KINDS) for kind in range(KINDS)])
+
+
+def where_reached(function: Callable[[float], float], target: float, low: float, high: float) -> float:
     """Where a function that does not fall reaches a target, by halving."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
