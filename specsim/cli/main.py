@@ -17,6 +17,7 @@ _COMMANDS = {
     "accept": "Tell the accept length to expect of a configuration.",
     "sweep": "Find the best steps, topk and draft tokens, and what cannot be told from it.",
     "evaluate": "Hold a model against measured runs: differences, intervals, coverage.",
+    "compare": "Tell whether two benchmarks differ, and how many prompts would tell.",
     "next-run": "Tell which measurement to make next.",
     "comm": "Tell what another all-reduce setting does to step times.",
     "plot": "Draw break-even, cycle and throughput plots, and maps of a sweep.",
