@@ -129,7 +129,7 @@ def _labels(record: Record) -> Iterator[str]:
     if record["same_prompts_needed"] is not None:
         yield "that least number counts the draws of cycles alone: it holds if a prompt moves both benchmarks alike"
     if record["unpaired"]:
-        yield f"left out, because in one benchmark only: {some(record['unpaired'])}"
+        yield f"left out of the ratio, because in one benchmark only: {some(record['unpaired'])}"
     elif record["test"] == "welch" and all(each["per_prompt"] for each in record["benchmarks"]):
         yield "fewer than two prompts are in both: nothing was paired"
     if record["differing"]:

@@ -12,7 +12,6 @@ import numpy as np
 from specsim.acceptance import ConstantRate, required_accept_rate
 from specsim.errors import ConfigurationError, Fault, InputError
 from specsim.quantities import FloatArray
-from specsim.runs.files import load_campaign, load_runs
 from specsim.runs.like_for_like import differences
 from specsim.runs.per_prompt import PromptFigures, is_per_prompt, load_per_prompt, prompts_of_runs
 from specsim.runs.run import Run
@@ -89,6 +88,8 @@ def side_of_file(path: Path, stated: Stated) -> Side:
 
 def campaign_sides() -> tuple[Side, Side]:
     """The bundled campaign's two eager benchmarks."""
+    from specsim.runs.files import load_campaign  # here: reading runs loads pydantic, and a stated benchmark needs none
+
     campaign = load_campaign()
     first, second = (campaign.run(name) for name in CAMPAIGN_PAIR)
     return _sides((_of_run(first, Stated()), first.id), (_of_run(second, Stated()), second.id))
@@ -115,6 +116,8 @@ def _sides(first: tuple[_Known, str], second: tuple[_Known, str]) -> tuple[Side,
 def _of_file(path: Path, stated: Stated) -> _Known:
     if is_per_prompt(path):
         return load_per_prompt(path), stated
+    from specsim.runs.files import load_runs
+
     runs = load_runs(path)
     prompts = prompts_of_runs(runs)
     if prompts is not None:
