@@ -139,6 +139,10 @@ def _tell_plan(
 ) -> None:
     if tok_s is not None or len(files) > 2:
         raise click.UsageError("--plan rests on a spread: --spread, or one file or two, and no --tok-s")
+    if not files and (known[0] != known[1] or known[0].prompts is not None):
+        raise click.UsageError(
+            "--plan is of benchmarks alike, and tells their prompts: one value each, and no --prompts"
+        )
     ground = _ground(files, known)
     lengths = () if ground.output_len is None else sorted({*_LENGTHS, ground.output_len})
     rows = plan(difference, ground.spread, ground.output_len, ground.survival, lengths, ground.paired_variance)

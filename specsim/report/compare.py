@@ -124,7 +124,9 @@ def _aim(record: Record) -> str:
 
 
 def _labels(record: Record) -> Iterator[str]:
-    yield f"{_TESTS[record['test']]}, {record['dof']:.1f} degrees of freedom; a spread is a relative standard deviation"
+    yield f"{_TESTS[record['test']]}, {record['dof']:.1f} degrees of freedom; spreads are relative standard deviations"
+    if not all(each["per_prompt"] for each in record["benchmarks"]):
+        yield "a stated spread counts as estimated from these prompts, no better"
     yield from _means(record["benchmarks"])
     if record["same_prompts_needed"] is not None:
         yield "that least number counts the draws of cycles alone: it holds if a prompt moves both benchmarks alike"

@@ -180,7 +180,10 @@ def _of_prompts(figures: PromptFigures, stated: Stated, name: str) -> Side:
 
 
 def _rate_note(known: Stated, name: str) -> Iterator[str]:
-    if not known.survival and known.within() is not None:
+    if known.within() is None:
+        if known.survival or known.accept_length is not None or known.num_steps is not None:
+            yield f"{name}: how far cycles scatter takes accept length, steps and output length: not all three are known"
+    elif not known.survival:
         yield (
             f"{name}: how far cycles scatter follows from a constant acceptance rate at an accept length of"
             f" {known.accept_length:g} in {known.num_steps} steps (ASSUMED)"

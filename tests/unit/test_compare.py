@@ -313,6 +313,12 @@ def test_a_plan_says_what_to_run(run_cli, csv):
     assert not both["same_prompts_least"]
 
 
+def test_half_of_what_tells_how_cycles_scatter_is_not_passed_over(run_cli):
+    options = ("--prompts", 9, "--spread", "1%", "--accept-length", 2)
+    done = run_cli("compare", "--tok-s", 50, 51, *options)
+    assert "not all three are known" in " ".join(done.stdout.split())
+
+
 def test_cycles_that_scatter_more_than_was_seen_are_pointed_out(run_cli):
     options = ("--prompts", 9, "--spread", "1%", "--output-len", 32, "--accept-length", 2, "--num-steps", 3)
     assert "more than the 1.0% seen" in " ".join(run_cli("compare", "--tok-s", 50, 51, *options).stdout.split())
@@ -332,7 +338,9 @@ def test_cycles_that_scatter_more_than_was_seen_are_pointed_out(run_cli):
         (("one.csv",), "give two files"),
         (("one.csv", "two.csv"), "cannot be read"),
         (("one.csv", "--tok-s", 50, 60), "stands instead of files"),
-        (("--plan", "3%", "--prompts", 5), "state --spread"),
+        (("--plan", "3%", "--output-len", 5), "state --spread"),
+        (("--plan", "3%", "--prompts", 5, "--spread", "40%"), "no --prompts"),
+        (("--plan", "3%", "--spread", "40%,10%"), "one value each"),
         (("--plan", "x"), "such as 3%"),
         (("--plan", "3%", "--tok-s", 50, 60), "rests on a spread"),
         (("--plan", "3%", "--spread", ".4", "--output-len", 9, "--accept-length", 9, "--num-steps", 3), "1 to 4"),

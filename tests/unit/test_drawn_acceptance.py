@@ -165,7 +165,7 @@ def accepted_in_one_tree(law: TreeLaw, config: tuple[int, int, int], spread: flo
 
 
 def test_trees_by_confidence_against_trees_walked_one_by_one():
-    law, config, spread, count = TreeLaw(0.55, 0.9, 0.8), (3, 2, 5), 1.2, 4000
+    law, config, spread, count = TreeLaw(0.8, 0.9, 0.8), (3, 2, 5), 3.0, 80_000
     generator = np.random.default_rng(3)
     accepted = np.array([accepted_in_one_tree(law, config, spread, generator) for _ in range(count)])
     survival = confident_survival(law, SpecConfig(*config), spread, np.random.default_rng(4))

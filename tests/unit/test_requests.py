@@ -79,6 +79,8 @@ def test_rows_keep_every_token():
     np.testing.assert_array_equal(rows.tokens, np.broadcast_to(lengths, (300, 40)))
     np.testing.assert_array_equal(rows.accepted.sum(axis=-1), rows.cycles)
     np.testing.assert_array_equal(rows.accepted @ np.array([1, 2, 3, 4]), rows.tokens + rows.cut)
+    counted = rows.accepted.sum(axis=1)
+    np.testing.assert_allclose(rows.accept_length, counted @ np.array([1, 2, 3, 4]) / counted.sum(axis=-1))
     assert rows.cut.min() >= 0
     assert rows.cut.max() == 3  # the bonus token of the last cycle may be the last that is wanted
     np.testing.assert_allclose(rows.tok_s_per_user, 1000 * rows.tokens / (20.0 * rows.cycles))
