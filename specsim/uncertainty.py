@@ -73,3 +73,29 @@ def difference_interval(
     down = np.sqrt(np.square(value - low) + np.square(most - taken))
     up = np.sqrt(np.square(high - value) + np.square(taken - least))
     return middle - down, middle + up
+
+
+def student_interval(dof: float, level: float) -> float:
+    """Half-width of a two-sided interval of this level in standard errors, by Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(dof, (1 + level) / 2))
+
+
+def chance_of_no_difference(score: float, dof: float) -> float:
+    """Two-sided p of a difference `score` standard errors away from 0, by Student's t."""
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(dof, -abs(score)))
+
+
+def detection_power(score: float, dof: float, level: float) -> float:
+    """Chance that a true difference of `score` standard errors comes out as one at this two-sided level.
+
+    By the noncentral t distribution; the part that comes out with the wrong sign counts where it can be computed.
+    """
+    from scipy.special import nctdtr
+
+    needed = student_interval(dof, level)
+    found, wrong = 1 - float(nctdtr(dof, abs(score), needed)), float(nctdtr(dof, abs(score), -needed))
+    return found + (wrong if math.isfinite(wrong) else 0.0)

@@ -150,10 +150,13 @@ class TreeLaw(AcceptanceLaw):
 
     def rank_acceptance(self, num_steps: int, topk: int) -> FloatArray:
         """q_r at each depth: P(candidate r is the accepted one | its parent is) (eq. 20), shape (num_steps, topk)."""
-        first = self.conditional_acceptance(num_steps)[:, None]
-        ranks = np.arange(1.0, topk + 1)
-        shares = -np.diff(ranks**-self.rank_exponent)
-        return np.hstack([first, np.minimum((1 - first) * shares, first)])
+        return self.shared_out(self.conditional_acceptance(num_steps), topk)
+
+    def shared_out(self, first: FloatArray, topk: int) -> FloatArray:
+        """q_r of the topk best candidates where the first is worth `first`, of any shape, to which ranks are added (eq. 20)."""
+        best = np.asarray(first)[..., None]
+        shares = -np.diff(np.arange(1.0, topk + 1) ** -self.rank_exponent)
+        return np.concatenate([best, np.minimum((1 - best) * shares, best)], axis=-1)
 
     def tree_survival(self, num_steps: int, topk: int, num_draft_tokens: int) -> FloatArray:
         """P(at least i drafts of the engine's tree are accepted), i = 1 … num_steps (eq. 20), shape (num_steps,).

@@ -18,6 +18,7 @@ _COMMANDS = {
     "sweep": "Find the best steps, topk and draft tokens, and what cannot be told from it.",
     "evaluate": "Hold a model against measured runs: differences, intervals, coverage.",
     "check": "Hold a model against a live server: PASS, FAIL or INCONCLUSIVE.",
+    "compare": "Tell whether two benchmarks differ, and how many prompts would tell.",
     "next-run": "Tell which measurement to make next.",
     "comm": "Tell what another all-reduce setting does to step times.",
     "plot": "Draw break-even, cycle and throughput plots, and maps of a sweep.",

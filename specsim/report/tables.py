@@ -31,6 +31,7 @@ _TEXT_COLUMNS = {
     "from runs",
     "verdict",
     "setting",
+    "benchmark",
     "baseline",
     "run",
     "phases",

@@ -56,6 +56,18 @@ def test_the_readmes_shell_examples_run(run_cli, tmp_path, monkeypatch):
         assert run_cli(*line[1:]).exit_code == 0
 
 
+def test_the_simulation_pages_examples_run(run_cli):
+    (code,), (said,) = blocks("docs/simulation.md", "python"), blocks("docs/simulation.md", "text")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "docs/simulation.md", "exec"), {})
+    assert out.getvalue() == said
+    lines = blocks("docs/simulation.md", "bash")[0].splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert run_cli(*line.split()[1:]).exit_code == 0
+
+
 def test_every_column_of_the_format_is_documented():
     from specsim.runs.schema import RUN_FIELDS
 
