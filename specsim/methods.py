@@ -58,12 +58,15 @@ CYCLE_SHAPES = {
     ("autoregressive", "vllm"): CycleShape(width_forwards=1, loop_offset=-1),
     ("autoregressive", "tensorrt-llm"): CycleShape(width_forwards=1, loop_offset=-1),
     ("autoregressive", "llama.cpp"): CycleShape(width_forwards=0, loop_offset=0),
+    ("autoregressive", "calibration"): CycleShape(width_forwards=0, loop_offset=-1, extend_forwards=1),
     ("block", ""): CycleShape(width_forwards=1, loop_offset=None),
     ("lookup", ""): CycleShape(width_forwards=0, loop_offset=None),
 }
 ENGINES = ("sglang", "vllm", "tensorrt-llm", "llama.cpp")
 CHAIN_ENGINES = ("vllm", "llama.cpp")
 """Engines that draft chains only (vLLM 0.33, llama.cpp's server)."""
+COUNTED = frozenset(engine for _, engine in CYCLE_SHAPES if engine)
+"""Engines whose draft forwards are known; the calibration harness runs SGLang's."""
 PLAIN_METHODS = ("", "none")
 
 

@@ -8,7 +8,7 @@ from specsim.cost.model import CostModel
 from specsim.cost.terms import KV_READ, PHASES
 from specsim.fitting.observations import Observation, contradictions
 from specsim.fitting.outliers import Outliers
-from specsim.methods import ENGINES
+from specsim.methods import COUNTED
 from specsim.runs.run import Run
 
 
@@ -130,7 +130,7 @@ def _about_inputs(model: CostModel, fitted: tuple[Run, ...], seen: tuple[Observa
     for run in fitted:
         yield from contradictions(run)
     engine = model.setup.engine
-    if engine is not None and engine.lower() not in ENGINES and "draft" in model.measured_phases:
+    if engine is not None and engine.lower() not in COUNTED and "draft" in model.measured_phases:
         yield f"engine {engine!r} is not known: its draft forwards are counted as one a step"
 
 

@@ -1,0 +1,172 @@
+"""What the subcommands do once their options are read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from calibration.allreduce import COLUMNS, SETTINGS, SIZES, TOKENS, Table, Work, measured, placed
+from calibration.forward import Bench, tasks
+from calibration.grids import Point, next_width, points
+from calibration.machine import Machine
+from calibration.results import Results, Row
+from calibration.session import Task, measure, tell_outcome, tell_plan
+from calibration.shapes import ModelShape, read_shape
+from specsim.errors import SpecsimError
+
+_SECONDS_EACH = 1.5  # a point's capture and repeats on an H200 at 8B; weights are filled once
+
+
+def machine_for_tests_or_real() -> Machine:
+    """The machine, saying on a CPU that its times stand for nothing."""
+    try:
+        machine = Machine.here()
+    except ImportError:
+        raise SpecsimError("torch is not installed: pip install torch, in a build for this machine's GPU") from None
+    if not machine.on_gpu:
+        click.echo("no GPU: small shapes on the CPU test the code, and their times say nothing of a GPU", err=True)
+    return machine
+
+
+def results_for(bench: Bench, output: Path, about: str, instrument: str | None = None) -> Results:
+    """The result file of a bench, with what the machine is."""
+    defaults = bench.defaults() | ({"instrument": instrument} if instrument else {})
+    card = {**bench.shape.card(), "provenance": bench.machine.provenance()}
+    return Results(output, about, defaults, card)
+
+
+def run_forward(
+    model: Path,
+    output: Path,
+    budget: float,
+    seed: int,
+    batch_size: tuple[int, ...],
+    num_draft_tokens: tuple[int, ...],
+    context_len: tuple[int, ...],
+    most_tokens: int,
+    extra_widths: int,
+    eager: bool,
+    skew: float,
+) -> None:
+    """`python -m calibration forward`."""
+    shape, machine = read_shape(model), machine_for_tests_or_real()
+    bench = Bench(shape, machine, not eager, skew, seed)
+    results = results_for(bench, output, f"bare forwards of {shape.name}, random weights, routing skew {skew:g}")
+    grid = points(batch_size, num_draft_tokens, context_len, most_tokens)
+    if not grid:
+        raise SpecsimError(f"nothing to measure: no forward has at most {most_tokens} tokens (--most-tokens)")
+    planned = list(tasks(bench, grid))
+    tell_plan("forward", planned, results, _SECONDS_EACH, 60 * budget)
+    outcome = measure(planned, results, 60 * budget, "forward")
+    if not outcome.left:
+        for task in _bends(bench, results, grid, extra_widths, most_tokens):
+            measure([task], results, 60 * budget, "bend")
+    tell_outcome(outcome, results)
+
+
+def _bends(bench: Bench, results: Results, grid: list[Point], count: int, most_tokens: int) -> Iterator[Task]:
+    """Widths where the slope changes, one after the other, at the smallest batch and context of the grid."""
+    batch, context = (min(getattr(point, name) for point in grid) for name in ("batch_size", "context_len"))
+    for _ in range(count):
+        known = {
+            int(run.get("num_draft_tokens", 1)): float(sum(figure) / len(figure))
+            for run in results.runs
+            if (run["batch_size"], run["context_len"]) == (batch, context)
+            and (figure := run.get("verify_ms", run.get("decode_ms")))
+        }
+        width = next_width(known)
+        if width is None or width * batch > most_tokens:
+            return
+        yield from tasks(bench, [Point(batch, width, context)])
+
+
+def run_cycle(
+    model: Path,
+    output: Path,
+    budget: float,
+    seed: int,
+    chains: tuple[int, ...],
+    trees: str,
+    batch_size: tuple[int, ...],
+    context_len: int,
+    accept_rate: float,
+) -> None:
+    """`python -m calibration cycle`."""
+    from calibration.cycle import INSTRUMENT, Plan, cycle_tasks
+
+    shape, machine = read_shape(model), machine_for_tests_or_real()
+    bench = Bench(shape, machine, True, 0.0, seed)
+    about = f"whole speculative cycles of {shape.name}, random weights, acceptance forced at {accept_rate:g} a draft"
+    results = results_for(bench, output, about, INSTRUMENT)
+    specs = [(steps, 1, steps + 1) for steps in chains] + list(_trees(trees))
+    planned = list(cycle_tasks(Plan(bench, specs, batch_size, context_len, accept_rate)))
+    tell_plan("cycle", planned, results, 2 * _SECONDS_EACH, 60 * budget)
+    tell_outcome(measure(planned, results, 60 * budget, "cycle"), results)
+
+
+def run_allreduce(output: Path, ranks: int | None, settings: str, model: Path | None, budget: float, seed: int) -> None:
+    """`python -m calibration allreduce`: tables OUTPUT (back to back), OUTPUT-after and, with a model, OUTPUT-forward."""
+    machine = machine_for_tests_or_real()
+    ranks = ranks or machine.count
+    if machine.on_gpu and ranks > machine.count:
+        raise SpecsimError(f"--ranks {ranks}, but this machine has {machine.count} GPUs")
+    labels = list(SETTINGS) if settings == "all" else [label.strip() for label in settings.split(",")]
+    unknown = [label for label in labels if label not in SETTINGS]
+    if unknown:
+        raise SpecsimError(f"--settings: {unknown[0]!r} is not known; allowed: all, {', '.join(SETTINGS)}")
+    small = not machine.on_gpu
+    sizes, tokens = (SIZES[:3], TOKENS[:2]) if small else (SIZES, TOKENS)
+    shape = read_shape(model) if model else None
+    kinds = ["allreduce", *(["forward"] if shape else [])]
+    click.echo(
+        f"allreduce: {len(labels)} settings × {' and '.join(kinds)}, about {0.4 * len(labels) * len(kinds):.1f} min"
+        f" → {output}", err=True,
+    )  # fmt: skip
+    end, failed = time.monotonic() + 60 * budget, []
+    for label in labels:
+        for kind in kinds:
+            tables = _tables(output, kind)
+            if time.monotonic() < end and not tables[0].has(label):
+                try:
+                    _add(tables, kind, measured(Work(kind, ranks, sizes, tokens, shape, seed=seed), label))
+                except SpecsimError as error:
+                    failed.append(str(error))
+    for line in failed:
+        click.echo(line, err=True)
+    done = _tables(output, "allreduce")[0]
+    if not done.rows:
+        raise SpecsimError("no setting could be measured")
+    click.echo(f"{len({row['nccl'] for row in done.rows})} settings in {output}", err=True)
+
+
+def _tables(output: Path, kind: str) -> list[Table]:
+    """The files of a kind: back to back and after a product, or the forwards."""
+    names = {"allreduce": ("", "-after"), "forward": ("-forward",)}[kind]
+    return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[kind]) for name in names]
+
+
+def _add(tables: list[Table], kind: str, rows: list[dict[str, Any]]) -> None:
+    if kind == "forward":
+        tables[0].add(rows)
+        return
+    for table, pattern in zip(tables, ("back to back", "after a product"), strict=True):
+        table.add(placed(rows, pattern))
+
+
+def _trees(written: str) -> Iterator[tuple[int, int, int]]:
+    """Trees as steps/topk/draft tokens; raises on what is none."""
+    from specsim.quantities import SpecConfig
+
+    for word in filter(None, (part.strip() for part in written.split(","))):
+        numbers = word.split("/")
+        if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+            raise SpecsimError(f"--trees: {word!r} is not steps/topk/draft tokens, such as 3/4/8")
+        steps, topk, width = (int(number) for number in numbers)
+        SpecConfig(steps, topk, width)  # raises, with the legal range
+        yield steps, topk, width
+
+
+__all__ = ["ModelShape", "Row", "run_cycle", "run_forward"]

@@ -1,0 +1,140 @@
+"""The machine that measures: what it is, and the time that work takes on it."""
+
+from __future__ import annotations
+
+import gc
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+_QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Repeats of one piece of work [ms]: their median, and half of what lies between the quartiles over it."""
+
+    repeats: tuple[float, ...]
+
+    @property
+    def median_ms(self) -> float:
+        """The middle repeat."""
+        return statistics.median(self.repeats)
+
+    @property
+    def spread(self) -> float:
+        """Quartiles' half-distance over the median."""
+        low, _, high = statistics.quantiles(self.repeats, n=4)
+        return (high - low) / 2 / self.median_ms
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A device of torch, "cuda" or "cpu"; CPU runs take small shapes and stand for nothing but the code."""
+
+    device: str
+
+    @classmethod
+    def here(cls) -> Machine:
+        """The GPU where there is one."""
+        import torch
+
+        return cls("cuda" if torch.cuda.is_available() else "cpu")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether times are a GPU's."""
+        return self.device == "cuda"
+
+    @property
+    def count(self) -> int:
+        """GPUs; 2 processes on a CPU."""
+        import torch
+
+        return torch.cuda.device_count() if self.on_gpu else 2
+
+    @property
+    def hardware(self) -> str:
+        """The device's name."""
+        import torch
+
+        return torch.cuda.get_device_name() if self.on_gpu else f"{platform.machine()} CPU"
+
+    @property
+    def dtype(self) -> Any:
+        """bf16 on a GPU; on a CPU, where it may be emulated, float32."""
+        import torch
+
+        return torch.bfloat16 if self.on_gpu else torch.float32
+
+    def provenance(self) -> dict[str, object]:
+        """GPU, driver and clocks as read, library versions, command and time; settings are never touched."""
+        import torch
+
+        read = {"hardware": self.hardware, "python": platform.python_version(), "torch": torch.__version__}
+        command = "python -m calibration " + shlex.join(sys.argv[1:])
+        read |= {"command": command, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        return read | (_nvidia_smi() | {"cuda": str(torch.version.cuda)} if self.on_gpu else {})
+
+    def capture(self, work: Callable[[], object], graph: bool) -> Callable[[], object]:
+        """The work as a replay of its CUDA graph; as it is where graphs are off or there is no GPU."""
+        import torch
+
+        if not (graph and self.on_gpu):
+            return work
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                work()
+        torch.cuda.current_stream().wait_stream(stream)
+        gc.collect()  # an old graph that the collector frees in the middle of a capture breaks it
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            work()
+        return captured.replay
+
+    def timed(
+        self, work: Callable[[], object], repeats: int, before: Callable[[int], object] = lambda _: None
+    ) -> Timing:
+        """Each repeat by CUDA events, or by the clock; `before` prepares a repeat outside its time."""
+        return Timing(tuple(self._timed_once(work, before, index) for index in range(-3, repeats))[3:])
+
+    def _timed_once(self, work: Callable[[], object], before: Callable[[int], object], index: int) -> float:
+        before(index)
+        if not self.on_gpu:
+            start = time.perf_counter()
+            work()
+            return 1000.0 * (time.perf_counter() - start)
+        import torch
+
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+    def wait(self) -> None:
+        """Until everything that was started has ended."""
+        if self.on_gpu:
+            import torch
+
+            torch.cuda.synchronize()
+
+
+def _nvidia_smi() -> dict[str, object]:
+    """What the driver says of the GPU, as read; an error in words where it says nothing."""
+    command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader"]
+    try:
+        read = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        return {"nvidia_smi": f"not read: {error}"}
+    return dict(zip(_QUERY.split(","), (part.strip() for part in read.split(",")), strict=True))

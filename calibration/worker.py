@@ -1,0 +1,110 @@
+"""One rank of an all-reduce measurement; rank 0 prints a row a line. Started by `calibration.allreduce`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from calibration.allreduce import Work
+from calibration.decoder import Decoder
+from calibration.machine import Machine
+
+_IN_A_ROW, _REPEATS = 20, 15
+_PRODUCT = {"cuda": 2048, "cpu": 64}  # rows and columns of the product before an all-reduce: 30 µs or so on an H200
+
+
+def main() -> None:
+    """Join the group, measure, and print on rank 0."""
+    work, setting = Work.read(sys.argv[1])
+    rank = int(os.environ["LOCAL_RANK"])
+    machine = Machine.here()
+    if machine.on_gpu:
+        torch.cuda.set_device(rank)
+    dist.init_process_group("nccl" if machine.on_gpu else "gloo")
+    shared = _provenance(machine, work, setting)
+    rows = _forwards(machine, work) if work.kind == "forward" else _all_reduces(machine, work)
+    for row in rows:
+        if rank == 0:
+            print(json.dumps({**shared, **row}), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _provenance(machine: Machine, work: Work, setting: str) -> dict[str, Any]:
+    version = ".".join(map(str, torch.cuda.nccl.version())) if machine.on_gpu else ""
+    when = datetime.now(UTC).date().isoformat()
+    source = f"own measurement {when}: torch {torch.__version__}, {dist.get_backend()}, medians of {_REPEATS}"
+    return {
+        "nccl": setting,
+        "ranks": work.ranks,
+        "hardware": machine.hardware,
+        "nccl_version": version,
+        "source": source,
+    }
+
+
+def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
+    """One all-reduce's time by size: of many back to back, and of what each adds after a product it depends on."""
+    side = _PRODUCT[machine.device]
+    left = torch.randn(side, side, device=machine.device, dtype=machine.dtype)
+    for graph in work.graphs if machine.on_gpu else (False,):
+        for size in work.sizes:
+            message = torch.zeros(size // 2 or 1, device=machine.device, dtype=machine.dtype)
+            alone = _us(machine, graph, lambda m=message: dist.all_reduce(m))
+            yield {"bytes": size, "cuda_graph": graph, "pattern": "back to back", "time_us": alone}
+            product = torch.zeros_like(left)
+
+            def after(m: Any = message, p: Any = product) -> None:
+                torch.mm(left, left, out=p)
+                m.add_(p.view(-1)[0])
+                dist.all_reduce(m)
+
+            def without(m: Any = message, p: Any = product) -> None:
+                torch.mm(left, left, out=p)
+                m.add_(p.view(-1)[0])
+
+            added = _us(machine, graph, after) - _us(machine, graph, without)
+            if added > 0:  # less than the noise of the product says nothing
+                yield {"bytes": size, "cuda_graph": graph, "pattern": "after a product", "time_us": round(added, 3)}
+
+
+def _us(machine: Machine, graph: bool, step: Callable[[], object]) -> float:
+    """Microseconds of one step among many in a row."""
+
+    def many() -> None:
+        for _ in range(_IN_A_ROW):
+            step()
+
+    for _ in range(3):
+        many()
+    machine.wait()
+    replay = machine.capture(many, graph)
+    dist.barrier()
+    return round(1000.0 * machine.timed(replay, _REPEATS).median_ms / _IN_A_ROW, 3)
+
+
+def _forwards(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
+    """A tensor-parallel forward by tokens, with its all-reduces and without them."""
+    assert work.shape is not None
+    shard = work.shape.split(work.ranks)
+    model = Decoder.random(shard, machine, work.seed)
+    for tokens in work.tokens:
+        took = {}
+        for name, reduce in (("with_ms", dist.all_reduce), ("without_ms", None)):
+            with torch.inference_mode():
+                cache, hidden = model.cache(1, 512, tokens, work.seed), model.inputs(tokens, 1, work.seed)[0]
+                replay = machine.capture(lambda r=reduce, h=hidden, c=cache: model.forward(h, c, 1, reduce=r), True)
+                dist.barrier()
+                took[name] = round(machine.timed(replay, 4 * _REPEATS).median_ms, 4)
+        yield {"tokens": tokens, **took}
+
+
+if __name__ == "__main__":
+    main()
