@@ -14,7 +14,7 @@ from calibration.grids import Point, next_width, points
 from calibration.machine import Machine
 from calibration.results import Results, Row
 from calibration.session import Task, measure, tell_outcome, tell_plan
-from calibration.shapes import ModelShape, read_shape
+from calibration.shapes import read_shape
 from specsim.errors import SpecsimError
 
 _SECONDS_EACH = 1.5  # a point's capture and repeats on an H200 at 8B; weights are filled once
@@ -148,7 +148,7 @@ def _tables(output: Path, kind: str) -> list[Table]:
     return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[kind]) for name in names]
 
 
-def _add(tables: list[Table], kind: str, rows: list[dict[str, Any]]) -> None:
+def _add(tables: list[Table], kind: str, rows: list[Row]) -> None:
     if kind == "forward":
         tables[0].add(rows)
         return
@@ -167,6 +167,3 @@ def _trees(written: str) -> Iterator[tuple[int, int, int]]:
         steps, topk, width = (int(number) for number in numbers)
         SpecConfig(steps, topk, width)  # raises, with the legal range
         yield steps, topk, width
-
-
-__all__ = ["ModelShape", "Row", "run_cycle", "run_forward"]

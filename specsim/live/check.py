@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from specsim.cost.model import CostModel
 from specsim.errors import ConfigurationError, Fault, InputError, NotIdentifiedError, SpecsimError
+from specsim.live.counters import difference
+from specsim.live.diagnosis import Claimed, Finding, Observed, diagnose
 from specsim.live.facts import ServerFacts
 from specsim.live.load import Load, Loader, client_with, route_of
+from specsim.live.probe import Adapter, probe
 from specsim.live.prompts import built_in_prompts, read_prompts
 from specsim.live.session import Outcome, Plan, Session, preflight, side_of
 from specsim.quantities import SpecConfig
@@ -54,7 +56,7 @@ class Checked:
     plan: Plan
     outcome: Outcome
     remarks: tuple[str, ...]
-    findings: tuple[Any, ...]
+    findings: tuple[Finding, ...]
 
 
 async def check(asked: Asked, progress: Callable[[int, int], None]) -> Checked:
@@ -79,15 +81,14 @@ async def check(asked: Asked, progress: Callable[[int, int], None]) -> Checked:
             other, plain = await _probed(client, asked.baseline_url)
             remarks += _plain_or_refuse(plain, spec)
             sides.append(await side_of(client, other, plain, None, plan))
-        between = import_module("specsim.live.counters").accept_length_between
-        outcome = await Session(plan, sides, between).run(progress)
+        outcome = await Session(plan, sides).run(progress)
     return Checked(plan, outcome, tuple(remarks), findings_of(plan, outcome))
 
 
-async def _probed(client: httpx.AsyncClient, url: str) -> tuple[Any, ServerFacts]:
+async def _probed(client: httpx.AsyncClient, url: str) -> tuple[Adapter, ServerFacts]:
     """Who answers, and what it tells of itself; what only a server that has drafted tells is asked after a request."""
-    adapter = await import_module("specsim.live.probe").probe(client, url)
-    facts: ServerFacts = await adapter.facts()
+    adapter = await probe(client, url)
+    facts = await adapter.facts()
     if not facts.spec_known:
         load = Load(facts.url, facts.served_model, built_in_prompts(), 1, _TO_DRAFT, adapter.extra_body)
         await Loader(client, await route_of(client, load)).warm_up(_TO_DRAFT)
@@ -98,13 +99,12 @@ async def _probed(client: httpx.AsyncClient, url: str) -> tuple[Any, ServerFacts
 _TO_DRAFT = 32
 
 
-def findings_of(plan: Plan, outcome: Outcome) -> tuple[Any, ...]:
+def findings_of(plan: Plan, outcome: Outcome) -> tuple[Finding, ...]:
     """What the diagnosis finds in the server's settings and in what was measured."""
-    diagnosis, counters = (import_module(f"specsim.live.{name}") for name in ("diagnosis", "counters"))
     found, readings = outcome.found, outcome.found.side.readings
     figures, window = found.measured.figures, found.window
     length = figures.get("accept_length")
-    observed = diagnosis.Observed(
+    observed = Observed(
         batch_size=float(plan.concurrency),
         accept_length=length.value if length is not None else None,
         tpot_ms=window.tpot_ms.value if window.chunks else None,
@@ -112,15 +112,14 @@ def findings_of(plan: Plan, outcome: Outcome) -> tuple[Any, ...]:
         output_tokens=window.tokens or None,
     )
     try:
-        counted = counters.difference(readings[0], readings[-1]) if len(readings) > 1 else None
+        counted = difference(readings[0], readings[-1]) if len(readings) > 1 else None
     except SpecsimError:  # a restart, which the outcome tells
         counted = None
     baseline = outcome.baseline.side.facts if outcome.baseline is not None else None
-    claimed = diagnosis.Claimed(accept_length=plan.length.value if plan.length is not None else None)
-    found_wrong: tuple[Any, ...] = diagnosis.diagnose(
+    claimed = Claimed(accept_length=plan.length.value if plan.length is not None else None)
+    return diagnose(
         found.side.facts, observed, counted, baseline=baseline, claimed=claimed, hardware=plan.model.setup.hardware
     )
-    return found_wrong
 
 
 def configuration(facts: ServerFacts, asked: Asked) -> tuple[SpecConfig | None, list[str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from specsim.live.counters import CountedLength
 from specsim.live.facts import Counters, ServerFacts
 from specsim.live.window import Reading, Window
 from specsim.quantities import SETUP_FIELDS, SpecConfig
@@ -16,15 +17,6 @@ ALIKE = 0.03
 """How far tokens a chunk may be from the accept length by counters for a chunk to be a cycle."""
 _PLAIN = 1.05
 """Tokens a chunk below which chunks are tokens, not cycles: an accept length of 1.05 is hardly speculation."""
-
-
-@dataclass(frozen=True)
-class CountedLength:
-    """An accept length by a server's counters: value, standard error where it is known, and how it was had."""
-
-    value: float
-    error: float | None
-    how: str
 
 
 @dataclass(frozen=True)
@@ -99,16 +91,18 @@ def _accept_length(window: Window, spec: SpecConfig, counted: CountedLength | No
     by_chunk = window.tokens_per_chunk
     can_be = _PLAIN < by_chunk.value <= spec.max_accept_length
     if counted is not None and counted.error is not None:
-        alike = abs(by_chunk.value / counted.value - 1) <= ALIKE
+        alike = abs(by_chunk.value / counted.accept_length - 1) <= ALIKE
         wide = alike and by_chunk.error > counted.error  # prompts accept differently, which counts of cycles do not see
         error, dof = (by_chunk.error, by_chunk.dof) if wide else (counted.error, _MANY)
         return Reading(
-            counted.value, error, dof
+            counted.accept_length, error, dof
         ), f"accept length by counters ({counted.how or 'accepted over cycles'})"
     if can_be:
         return by_chunk, "accept length from the tokens of each chunk"
     if counted is not None:
-        return Reading(counted.value, float("nan"), 0), f"accept length, its error unknown, by counters ({counted.how})"
+        return Reading(
+            counted.accept_length, float("nan"), 0
+        ), f"accept length, its error unknown, by counters ({counted.how})"
     return None, (
         f"the accept length, and with it the cycle: the server counts no cycles, and a chunk of {by_chunk.value:.2f} tokens"
         " is none"

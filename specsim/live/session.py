@@ -7,14 +7,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from specsim.cost.model import CostModel
 from specsim.errors import SpecsimError
+from specsim.live.counters import CountedLength, accept_length_between
 from specsim.live.expectation import Expectation, expectations
 from specsim.live.facts import Counters, ServerFacts
 from specsim.live.load import Load, Loader, RequestError, route_of
-from specsim.live.measured import CountedLength, Made, Measured, measured, quotient, run_counts, run_row
+from specsim.live.measured import Made, Measured, measured, quotient, run_counts, run_row
+from specsim.live.probe import Adapter
 from specsim.live.prompts import Prompt
 from specsim.live.verdict import INCONCLUSIVE, LOOKS, Judged, judge, look_error, verdict_of_all
 from specsim.live.window import Reading, Window, steady_window
@@ -33,20 +35,6 @@ _TURNS = 8
 """Blocks of a check against a baseline, in the order A B B A A B B A, in which a drift over time cancels."""
 _TICK_S = 0.5
 _SAME_LOOK = 0.002
-
-AcceptLengthBetween = Callable[[Counters, Counters], tuple[float, float | None, str]]
-"""An accept length between two readings of counters: value, standard error, how it was had."""
-
-
-class Adapter(Protocol):
-    """An engine's own way of telling what it is and what it counts."""
-
-    @property
-    def extra_body(self) -> Mapping[str, object]:
-        """What its OpenAI API takes beside the standard."""
-
-    async def counters(self) -> Counters:
-        """One reading of its counters."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +141,8 @@ async def side_of(
 class Session:
     """The load, looked at as it goes. `run` ends when decided, when time is up, when a server fails or by Ctrl-C."""
 
-    def __init__(self, plan: Plan, sides: Sequence[Side], between: AcceptLengthBetween) -> None:
+    def __init__(self, plan: Plan, sides: Sequence[Side]) -> None:
         self.plan, self.sides = plan, tuple(sides)
-        self._between = between
         self._elapsed, self._looked, self._error, self._looks = 0.0, 0.0, 0.0, 0
         self._stopped, self._lag_s = "", 0.0
 
@@ -250,7 +237,7 @@ class Session:
             return None, {}, side.lost
         first, last = side.readings[0], side.readings[-1]
         try:
-            return CountedLength(*self._between(first, last)), run_counts(first, last, side.spec), side.lost
+            return accept_length_between(first, last), run_counts(first, last, side.spec), side.lost
         except SpecsimError as error:
             return None, {}, "; ".join(filter(None, [side.lost, str(error)]))
 

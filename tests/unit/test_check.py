@@ -14,12 +14,12 @@ import sys
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from specsim import SpecConfig, fit, load_runs
 from specsim.errors import NotIdentifiedError, SpecsimError
+from specsim.live.counters import CountedLength
 from specsim.live.load import COMPLETIONS, Load, Loader, RequestError, client_with, route_of
 from specsim.live.prompts import built_in_prompts, read_prompts
 from specsim.live.window import steady_window
@@ -34,7 +34,7 @@ def length_between(before, after):
     if before.cycles is None or after.cycles == before.cycles:
         raise NotIdentifiedError("the server counts no cycles")
     cycles = after.cycles - before.cycles
-    return 1 + (after.accepted - before.accepted) / cycles, 1.0 / cycles**0.5, "by its counters"
+    return CountedLength(1 + (after.accepted - before.accepted) / cycles, 1.0 / cycles**0.5, "by its counters")
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,15 @@ class Wrong:
 
 
 def diagnose(facts, observed, counted, **_):
-    if observed["accept_length"] is None:
+    if observed.accept_length is None:
         return ()
-    evidence = f"{observed['accept_length']:.2f} of {observed['batch_size']:g} requests, {counted} cycles"
+    cycles = None if counted is None or counted.cycles is None else counted.cycles
+    evidence = f"{observed.accept_length:.2f} of {observed.batch_size:g} requests, {cycles} cycles"
     return (Wrong("nothing much", evidence, "carry on"),)
 
 
-def cycles_between(before, after):
-    return None if before.cycles is None else after.cycles - before.cycles
-
-
-PEERS = {
-    "counters": {"accept_length_between": length_between, "difference": cycles_between},
-    "diagnosis": {"diagnose": diagnose, "Observed": dict, "Claimed": dict},
-}
+PEERS = {"session.accept_length_between": length_between, "check.diagnose": diagnose}
+"""What stands in for the counters' and the diagnosis' own judgement, which have tests of their own."""
 
 
 @pytest.fixture
@@ -71,10 +66,8 @@ def servers(monkeypatch):
             raise SpecsimError(f"{url}: nothing answers")
         return known[url]
 
-    for name, contents in {"probe": {"probe": probe}, **PEERS}.items():
-        module = ModuleType(f"specsim.live.{name}")
-        module.__dict__.update(contents)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name, stand_in in {"check.probe": probe, **PEERS}.items():
+        monkeypatch.setattr(f"specsim.live.{name}", stand_in)
 
     def add(server, counts=True, at=None):
         known[at or server.url] = Adapter(server, counts)
@@ -125,7 +118,7 @@ def test_a_server_that_behaves_passes_and_its_run_is_written(run_cli, servers, m
     assert {row["figure"] for row in record["rows"]} == {"cycle_ms", "accept_length", "output_tok_s", "margin"}
     assert record["server"]["chunks"] > 0
     (found,) = record["findings"]
-    assert re.fullmatch(r"2\.\d+ of 4 requests, \d+ cycles", found["evidence"])
+    assert re.fullmatch(r"2\.\d+ of 4 requests, [\d.]+ cycles", found["evidence"])
     assert {body["ignore_eos"] for body in server.bodies} == {True}
 
 
@@ -278,7 +271,7 @@ CHILD = """
 import sys
 sys.path.insert(0, {repo!r})
 from pathlib import Path
-from types import ModuleType
+import specsim.live.check, specsim.live.session
 from specsim.live.window import steady_window
 from tests.openai_server import Adapter, OpenAiServer
 from tests.unit.test_check import PEERS
@@ -286,9 +279,9 @@ from specsim.cli.main import main
 with OpenAiServer() as server:
     async def probe(client, url):
         return Adapter(server)
-    for name, contents in dict(PEERS, probe=dict(probe=probe)).items():
-        module = sys.modules["specsim.live." + name] = ModuleType(name)
-        module.__dict__.update(contents)
+    for name, stand_in in dict(PEERS, **{{"check.probe": probe}}).items():
+        module, attribute = name.split(".")
+        setattr(getattr(specsim.live, module), attribute, stand_in)
     import threading, time
     def tell():
         while server.steps < 60:

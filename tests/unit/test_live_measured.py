@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specsim.live.counters import CountedLength
 from specsim.live.facts import Counters, ServerFacts
-from specsim.live.measured import CountedLength, Made, measured, product, run_counts, run_row
+from specsim.live.measured import Made, measured, product, run_counts, run_row
 from specsim.live.window import Reading, Stream, steady_window
 from specsim.quantities import Setup, SpecConfig
 from specsim.runs.files import checked_run

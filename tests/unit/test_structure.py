@@ -39,7 +39,6 @@ CONFINED = {
     "click": {"cli"},
     "httpx": {"live"},
     "prettytable": {"report.tables"},
-    "httpx": {"live"},
 }
 
 
