@@ -186,6 +186,8 @@ def _shapes() -> Iterator[Term]:
     }
     yield Term("verify_per_request_ms", "verify", "ms/request", "one more request at the same tokens",
                lambda c: c.batch_size)  # fmt: skip
+    yield Term("draft_tree_step_ms", "draft", "ms/step", "one more step of a tree: choosing among its candidates, their mask",
+               lambda c: c.num_steps * (c.topk > 1))  # fmt: skip
     yield Term("verify_overlapping_coverage_ms", "verify", "ms",
                "reading all experts: what so many tokens touch of them where those of a request route alike",
                lambda c, share, overlap: _touched(_distinct(c, overlap), share),

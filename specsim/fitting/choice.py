@@ -150,6 +150,8 @@ def _pool(seen: tuple[Observation, ...], shares: tuple[float, ...]) -> Iterator[
     plain = [o for o in seen if "decode" in o.phases]
     if len({o.cycle.batch_size[0] for o in cycles}) > 1:
         yield Column(TERM_BY_NAME["verify_per_request_ms"])
+    if len({o.cycle.topk[0] > 1 for o in seen if "draft" in o.phases}) > 1:
+        yield Column(TERM_BY_NAME["draft_tree_step_ms"])
     counts = {"verify": {o.verify_tokens for o in cycles}, "decode": {float(o.cycle.batch_size[0]) for o in plain}}
     for phase, values in counts.items():
         if len(values) < 4:
@@ -237,6 +239,7 @@ STEPS = frozenset(f"{phase}_ramp_ms" for phase in ("verify", "decode", "verify_h
 _LAST_STEPS = frozenset({"verify_knee_ms", "decode_knee_ms"})
 
 _WORDS = {
+    "draft_tree_step_ms": "drafting by tree step",
     "verify_per_request_ms": "verify by request",
     "verify_knee_ms": "knee at {:g} tokens",
     "verify_coverage_ms": "expert coverage {:.3g}",

@@ -8,12 +8,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from specsim import CostModel, SpecConfig, Workload, fit, predict
+from specsim import CostModel, Run, Setup, SpecConfig, Workload, fit, predict
 from specsim.fitting.choice import choose
 from specsim.fitting.columns import base_columns, features, told_apart
 from specsim.fitting.least_squares import solve
 from specsim.fitting.observations import observations
-from specsim.runs.run import RunSet
+from specsim.runs.run import Figure, RunSet
 from tests.synthetic import Truth, lognormal, phase_runs, run
 
 WIDTHS, BATCHES = (2, 3, 4, 6, 8), (1, 2, 4, 8, 16, 32)
@@ -147,4 +147,26 @@ def test_routing_overlap_within_a_request_is_found():
     assert model.form == "line + expert coverage 0.0625 with 50% overlap"
     assert predict(model, SpecConfig(5, 1, 6), Workload(3), 1.0).times.verify_ms == pytest.approx(
         verify(3, 6), rel=0.01
+    )
+
+
+def test_what_a_tree_adds_to_each_step_of_drafting_is_found():
+    """Chains draft at 0.4 ms a forward of one token, trees at 0.15 ms a step more."""
+    shapes = ((1, 1, 2), (3, 1, 4), (5, 1, 6), (7, 1, 8), (2, 2, 4), (3, 4, 8), (5, 4, 8), (5, 2, 8), (7, 4, 16))
+
+    def drafting(steps, topk, batch):
+        return 0.3 + (0.4 + 0.001 * batch * topk) * steps + 0.15 * steps * (topk > 1)
+
+    draw = lognormal(7, 0.002)
+    runs = [
+        Run(f"{s}/{k}/{n} {b}", Setup(), "s", Workload(b), True, SpecConfig(s, k, n),
+            {"verify_ms": Figure((20 + 0.5 * b * n) * draw()), "draft_ms": Figure(drafting(s, k, b) * draw())})
+        for s, k, n in shapes
+        for b in (1, 4)
+    ]  # fmt: skip
+    model = fit(runs).model
+    found = {c.name: c.value for c in model.coefficients}
+    assert found["draft_tree_step_ms"] == pytest.approx(0.15, rel=0.05)
+    assert predict(model, SpecConfig(6, 4, 12), Workload(2), 1.0).times.draft_ms == pytest.approx(
+        drafting(6, 4, 2), rel=0.02
     )
