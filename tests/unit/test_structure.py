@@ -28,7 +28,7 @@ LAYERS = (
     {"fitting", "prediction", "grid", "flags"},
     {"breakeven", "evaluation", "recipes"},
     {"questions", "expected"},
-    {"sweep", "next_run", "live"},
+    {"sweep", "next_run", "live", "simulation"},
     {"report"},
     {"cli"},
 )

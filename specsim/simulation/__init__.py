@@ -1,0 +1,1 @@
+"""Simulators: cycles drawn from an acceptance law and priced by a cost model; rows out, statistics after."""
