@@ -19,6 +19,7 @@ _COMMANDS = {
     "evaluate": "Hold a model against measured runs: differences, intervals, coverage.",
     "next-run": "Tell which measurement to make next.",
     "comm": "Tell what another all-reduce setting does to step times.",
+    "simulate": "Simulate a server under load, and tell at what request rate speculation stops paying.",
     "plot": "Draw break-even, cycle and throughput plots, and maps of a sweep.",
 }
 

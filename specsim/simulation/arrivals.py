@@ -6,7 +6,7 @@ import csv
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -20,6 +20,11 @@ class Lengths(ABC):
     @abstractmethod
     def draw(self, count: int, generator: np.random.Generator) -> IntArray:
         """So many lengths, shape (count,)."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> float:
+        """What they are on average."""
 
     @classmethod
     def parsed(cls, text: str) -> Lengths:
@@ -51,6 +56,11 @@ class UniformLengths(Lengths):
         if not 1 <= self.low <= self.high:
             raise ConfigurationError(f"lengths run from at least 1 upwards, not from {self.low} to {self.high}")
 
+    @property
+    def mean(self) -> float:
+        """What they are on average."""
+        return (self.low + self.high) / 2
+
     def draw(self, count: int, generator: np.random.Generator) -> IntArray:
         """So many lengths, shape (count,)."""
         return generator.integers(self.low, self.high, size=count, endpoint=True)
@@ -61,17 +71,24 @@ class UniformLengths(Lengths):
 class LogNormalLengths(Lengths):
     """Log-normal with a mean and a standard deviation relative to it, rounded, at least 1."""
 
-    mean: float
+    average: float
     spread: float
 
     def __post_init__(self) -> None:
-        if not (1 <= self.mean < np.inf and 0 < self.spread < np.inf):
-            raise ConfigurationError(f"lengths have a mean of at least 1 and a spread above 0, not {self}")
+        if not (1 <= self.average < np.inf and 0 < self.spread < np.inf):
+            raise ConfigurationError(
+                f"lengths have a mean of at least 1 and a spread above 0, not {self.average} ~ {self.spread}"
+            )
+
+    @property
+    def mean(self) -> float:
+        """What they are on average, before rounding."""
+        return self.average
 
     def draw(self, count: int, generator: np.random.Generator) -> IntArray:
         """So many lengths, shape (count,)."""
         variance = np.log1p(self.spread**2)
-        drawn = generator.lognormal(np.log(self.mean) - variance / 2, np.sqrt(variance), count)
+        drawn = generator.lognormal(np.log(self.average) - variance / 2, np.sqrt(variance), count)
         return np.maximum(np.rint(drawn), 1).astype(np.int64)
 
 
@@ -98,16 +115,11 @@ class Traffic:
         if min(self.prompt_len.min(), self.output_len.min()) < 1 or (self.concurrency or 1) < 1:
             raise ConfigurationError("prompts and outputs have at least one token, a closed loop one request")
 
-    @property
-    def request_rate(self) -> float:
-        """Arrivals a second, NaN in a closed loop."""
-        if self.concurrency is not None or self.arrival_ms[-1] <= 0:
-            return float("nan")
-        return float(self.arrival_ms.size / self.arrival_ms[-1] * 1000.0)
-
 
 class Load(ABC):
-    """A load whose traffic can be drawn again and again."""
+    """A load whose traffic can be drawn again and again; an open loop's arrivals do not wait for the server."""
+
+    open_loop: ClassVar[bool] = True
 
     @abstractmethod
     def traffic(self, generator: np.random.Generator) -> Traffic:
@@ -148,6 +160,7 @@ class ClosedLoad(Load):
     prompts: Lengths
     outputs: Lengths
     apart_ms: float = 0.0
+    open_loop: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.count < 1 or not 0 <= self.apart_ms < np.inf:

@@ -80,9 +80,11 @@ class Policy:
     def __str__(self) -> str:
         if len(self.specs) == 1:
             return _named(self.specs[0])
-        ends = [*(f"–{start - 1}" for start in self.from_batch[1:]), "+"]
-        rows = zip(self.from_batch, ends, self.specs, strict=True)
-        return ", ".join(f"{_named(spec)} at batch {start}{end}" for start, end, spec in rows)
+        later = (
+            f"{_named(spec)} from batch {start}"
+            for start, spec in zip(self.from_batch[1:], self.specs[1:], strict=True)
+        )
+        return "; ".join([_named(self.specs[0]), *later])
 
 
 def _named(spec: SpecConfig) -> str:

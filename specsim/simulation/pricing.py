@@ -14,6 +14,8 @@ from specsim.prediction import price
 from specsim.quantities import BoolArray, FloatArray, IntArray, SpecConfig, Workload
 from specsim.simulation.policies import Policy
 
+_COMPUTE_BOUND = 256  # tokens: below, a forward mostly reads weights or communicates, and its slope is no prefill's
+_NARROW = ", too few to say what prompts take"
 _BENT = 0.01  # of a cycle: more than the noise of one measurement
 
 
@@ -133,6 +135,6 @@ class Prefill:
         slope = max(float(verify[1] - verify[0]) / (high - low), 0.0)
         why = (
             f"prefill was not measured: ASSUMED are {1000 * slope:.4g} ms per 1,000 tokens, verify's slope from {low:g} to"
-            f" {high:g} tokens; state what it takes (--prefill-ms-per-1000-tokens)"
+            f" {high:g} tokens{_NARROW if high < _COMPUTE_BOUND else ''}; state what it takes (--prefill-ms-per-1000-tokens)"
         )
         return cls(fixed, slope, why)
