@@ -142,7 +142,7 @@ def simulation_text(record: Record) -> str:
     slo = record["slo"] is not None
     axis = [_AXES[record["axis"]]] if record["axis"] in _AXES else []
     columns = (
-        "steps/topk/draft tokens", *axis, "TTFT ms", "p99", "TPOT ms", "p99", "E2E ms", f"({LEVEL:.0%})", "p99", "tok/s",
+        "policy", *axis, "TTFT ms", "p99", "TPOT ms", "p99", "E2E ms", f"({LEVEL:.0%})", "p99", "tok/s",
         *(["goodput/s"] if slo else []), "batch", "accept length",
     )  # fmt: skip
     named = [f"{name}{' ' * columns[:at].count(name)}" for at, name in enumerate(columns)]  # names must be distinct
@@ -209,6 +209,7 @@ def _between(interval: list[float | None] | None) -> str:
 
 
 def _notes(record: Record) -> Iterator[str]:
+    yield "a policy is named by its steps/topk/draft tokens"
     yield f"{record['replicas']} replicas, intervals at {LEVEL:.0%} over them; {record['warm_up_rule']}"
     for server in record["servers"]:
         yield f"{server['policy']}: at most about {server['capacity_request_rate']:.3g} requests a second"

@@ -31,6 +31,7 @@ _TEXT_COLUMNS = {
     "from runs",
     "verdict",
     "setting",
+    "policy",
     "baseline",
     "run",
     "phases",

@@ -112,7 +112,9 @@ class Traffic:
             raise ConfigurationError("traffic needs at least one request, and a time and two lengths for each")
         if (np.diff(self.arrival_ms) < 0).any() or not np.isfinite(self.arrival_ms).all():
             raise ConfigurationError("arrival times are finite and do not descend")
-        if min(self.prompt_len.min(), self.output_len.min()) < 1 or (self.concurrency or 1) < 1:
+        if min(self.prompt_len.min(), self.output_len.min()) < 1 or (
+            self.concurrency is not None and self.concurrency < 1
+        ):
             raise ConfigurationError("prompts and outputs have at least one token, a closed loop one request")
 
 

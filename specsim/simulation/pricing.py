@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self, final
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from specsim.cost.model import CostModel
 from specsim.cost.terms import PLAIN
-from specsim.errors import ConfigurationError, NotIdentifiedError
+from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
 from specsim.prediction import price
 from specsim.quantities import BoolArray, FloatArray, IntArray, SpecConfig, Workload
 from specsim.simulation.policies import Policy
@@ -119,13 +120,14 @@ class Prefill:
     def of(cls, model: CostModel, nccl: str | None = None, ms_per_1000_tokens: float | None = None) -> Self:
         """Prefill as stated, else at verify's slope over the upper half of the widths that were measured.
 
-        The fixed time is that of a plain decode step of one request, which reads the weights as well.
+        The fixed time is that of a plain decode step of one request, which reads the weights as well; without a
+        baseline that of verify at the narrowest width measured.
         """
         label = model.reference if nccl is None else nccl
-        fixed = float(model.decode(model.plain_cycle(np.ones(1)), label).value[0])
+        low, high = model.span("verify_tokens", label)
+        fixed = _narrowest_ms(model, label, low)
         if ms_per_1000_tokens is not None:
             return cls(fixed, ms_per_1000_tokens / 1000.0)
-        low, high = model.span("verify_tokens", label)
         low = max(low, high / 2)
         if not low < high:
             raise NotIdentifiedError(
@@ -138,3 +140,12 @@ class Prefill:
             f" {high:g} tokens{_NARROW if high < _COMPUTE_BOUND else ''}; state what it takes (--prefill-ms-per-1000-tokens)"
         )
         return cls(fixed, slope, why)
+
+
+def _narrowest_ms(model: CostModel, nccl: str, width: float) -> float:
+    """A forward that does little but read the weights [ms]."""
+    with suppress(MixedSetupError):
+        decode = float(model.decode(model.plain_cycle(np.ones(1)), nccl).value[0])
+        if np.isfinite(decode):
+            return decode
+    return float(model.verify(model.verify_cycle(np.ones(1), np.array([width])), nccl).point.value[0])

@@ -177,17 +177,19 @@ def _crossing(rates: FloatArray, log_ratio: FloatArray) -> float | None:
 
 
 def capacity(server: Server, prompt_len: float, output_len: float) -> float:
-    """Requests a second of these mean lengths that a server can serve at most, its KV cache apart.
+    """About how many requests a second of these mean lengths a server can serve at most, its KV cache apart.
 
-    At the batch size whose tokens cost least: 1000/(prompt·p + (output − 1)·min C/(B·L)).
+    1000/(prompt·p + min n·C/B), at the batch size that is cheapest: a request is in n = (output − 1)/L cycles, and in one
+    step more where its prompt is read beside decoding.
     """
     batch = np.arange(1, server.max_batch_size + 1)
     configuration = server.policy.by_batch(server.max_batch_size)[1:]
-    lengths = np.array([_mean_length(server, at) for at in range(len(server.times.specs))])
+    lengths = np.array([_mean_length(server, at) for at in range(len(server.times.specs))])[configuration]
     context = prompt_len + output_len / 2
     cycle = server.times.fixed_ms[configuration, batch] + server.times.kv_ms[configuration, batch] * batch * context
-    cheapest = float((cycle / (batch * lengths[configuration])).min())
-    return 1000.0 / (prompt_len * server.prefill.ms_per_token + max(output_len - 1, 1) * cheapest)
+    steps = (output_len - 1) / lengths + server.chunked_prefill
+    busy = prompt_len * server.prefill.ms_per_token + float((steps * cycle / batch).min())
+    return 1000.0 / max(busy, 1e-9)
 
 
 def _mean_length(server: Server, configuration: int) -> float:
