@@ -65,7 +65,7 @@ class StepByStep:
         self.now, self.waiting, self.reading, self.running = 0.0, [], {}, []
         self.emitted, self.cycles, self.received = [0] * count, [0] * count, 0
         self.first, self.finish = [math.nan] * count, [math.nan] * count
-        self.largest_cache = self.evicted = 0
+        self.largest_cache = self.evicted = self.steps = 0
 
     def width(self, batch: int) -> int:
         return self.spec(batch).num_draft_tokens
@@ -86,6 +86,7 @@ class StepByStep:
             while self.held() + len(self.running) * self.width(len(self.running)) > room:
                 self.evict()
             self.admit(room)
+            self.steps += bool(self.reading or self.running)
             if self.reading:
                 self.prefill()
             elif self.running:
