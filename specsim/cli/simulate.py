@@ -138,7 +138,7 @@ def command(
     show(record, lambda: simulation_text(record), as_json)
     if output is not None:
         count: list[int] = []
-        written(output, lambda path: count.append(write_rows(done, path)))
+        written(output, lambda path: count.append(write_rows(done, path, Progress("write"))))
         click.echo(f"{count[0]:,} requests written to {output}", err=True)
     for path in record.get("files", []):
         click.echo(path, err=True)
@@ -162,7 +162,7 @@ def _study(source: Source, options: dict[str, Any]) -> Any:
         means = (float(recorded.prompt_len.mean()), float(recorded.output_len.mean()))
     question = Question(
         _policy(model, options),
-        law_from(model).law if rate is None else assumed_law(rate),
+        law_from(model) if rate is None else assumed_law(rate),
         *means,
         Limits(*(options[name] for name in ("max_batch_size", "max_batched_tokens", "chunked_prefill", "kv_tokens"))),
         options["between_prompts"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def simulation_record(done: ServingStudy) -> Record:
         "replicas": done.replicas,
         "seed": done.seed,
         "interval_level": LEVEL,
-        "law": _law_record(done.question.law),
+        "law": _law_record(done.question.drawn_law),
         "slo": None if done.slo is None else asdict(done.slo),
         "servers": [_server_record(server, done.question) for server in done.found.servers],
         "rows": [
@@ -225,10 +225,11 @@ def _notes(record: Record) -> Iterator[str]:
 # -- every request -----------------------------------------------------------------------------------------------------
 
 
-def write_rows(done: ServingStudy, path: Path) -> int:
+def write_rows(done: ServingStudy, path: Path, progress: Callable[[int, int], None]) -> int:
     """Every simulated request as CSV, and how many: the runs again, which the same seed gives again."""
     axis, values = done.axis
-    written = 0
+    written, runs = 0, len(done.found.servers) * len(done.found.loads) * done.replicas
+    finished = 0
     names = [field.name for field in fields(RequestRows)]
     with path.open("w", encoding="utf-8", newline="") as file:
         out = csv.writer(file)
@@ -239,6 +240,8 @@ def write_rows(done: ServingStudy, path: Path) -> int:
                     rows = Scenario(server, load, done.seed, replica).run().rows
                     out.writerows([str(server.policy), value, replica, *line] for line in _lines(rows, names))
                     written += rows.output_len.size
+                    finished += 1
+                    progress(finished, runs)
     return written
 
 

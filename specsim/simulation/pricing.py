@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self, final
@@ -54,8 +55,10 @@ class StepTimes:
         rows = [_row(model, spec, max_batch_size, contexts if reads else None, label) for spec in policy.configurations]
         fixed, slope, beyond, bent = (np.stack(column) for column in zip(*rows, strict=True))
         fixed, slope, beyond = (np.pad(table, ((0, 0), (1, 0))) for table in (fixed, slope, beyond))
-        note = "a cycle's time is not linear in the context: its chord between the contexts stands for it"
-        return cls(policy.configurations, fixed, slope, beyond, (note,) if bent.any() else ())
+        notes = list(_notes(model, policy, max_batch_size, label))
+        if bent.any():
+            notes.append("a cycle's time is not linear in the context: its chord between the contexts stands for it")
+        return cls(policy.configurations, fixed, slope, beyond, tuple(notes))
 
     @property
     def max_batch_size(self) -> int:
@@ -78,6 +81,23 @@ def _row(model: CostModel, spec: SpecConfig, most: int, contexts: tuple[float, f
     slope = (at_high - at_low) / (high - low)
     bent = np.abs(middle - (at_low + at_high) / 2) > _BENT * middle
     return at_low - slope * low, slope / batch, below | above, bent
+
+
+def _notes(model: CostModel, policy: Policy, most: int, nccl: str) -> Iterator[str]:
+    """What qualifies the cycles of the configurations that draft."""
+    if policy.deepest is None:
+        return
+    if model.lower_bound(nccl):
+        yield f"{', '.join(model.unmeasured_phases)} not measured: cycles are lower bounds, and so are their latencies"
+    for spec in policy.drafting:
+        cycle = model.cycle(spec, Workload(np.arange(1, most + 1, dtype=np.int64)))
+        verify = model.verify(cycle, nccl)
+        if verify.read.any():
+            times = sorted(float(reading.value[-1]) for reading in verify.by_name.values())
+            yield (
+                f"NCCL {nccl} at {spec.num_draft_tokens} draft tokens was not measured at every batch: verify reads as"
+                f" {times[0]:.2f} to {times[-1]:.2f} ms at batch {most}, the middle is simulated"
+            )
 
 
 def _cycle_ms(

@@ -150,7 +150,7 @@ class _Engine:
         self.output: list[int] = traffic.output_len.tolist()
         start = self.emissions.offset[:-1]
         self.fresh = [self.emissions.cycles(at, start, traffic.output_len - 1).tolist() for at in range(len(specs))]
-        self.used = [np.zeros(self.emissions.offset[-1] + 1, dtype=np.int32) for _ in specs]
+        self.used = [np.zeros(self.emissions.offset[-1] + 1, dtype=np.int8) for _ in specs]
 
         self.now, self.cycle, self.configuration = 0.0, 0, self.by_batch[1]
         self.arrival = traffic.arrival_ms.tolist()

@@ -13,6 +13,7 @@ from specsim.acceptance import AcceptanceLaw
 from specsim.cost.model import CostModel
 from specsim.cost.terms import PLAIN
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
+from specsim.fitting.acceptance import AcceptanceFit
 from specsim.quantities import CONTEXT_TOLERANCE, FloatArray
 from specsim.simulation.acceptance import Drawer
 from specsim.simulation.arrivals import ClosedLoad, Lengths, Load, PoissonLoad
@@ -47,13 +48,18 @@ class Question:
     """
 
     policy: Policy
-    law: AcceptanceLaw
+    law: AcceptanceLaw | AcceptanceFit
     prompt_len: float
     output_len: float
     limits: Limits = Limits()
     between_prompts: float = 0.0
     prefill_ms_per_1000_tokens: float | None = None
     nccl: str | None = None
+
+    @property
+    def drawn_law(self) -> AcceptanceLaw:
+        """The law that cycles are drawn from; of a fitted one its best estimate."""
+        return self.law.law if isinstance(self.law, AcceptanceFit) else self.law
 
 
 @final
@@ -152,7 +158,7 @@ def _server(model: CostModel, question: Question, policy: Policy, nccl: str, mos
     contexts = question.prompt_len, question.prompt_len + question.output_len
     times = StepTimes.of(model, policy, most, contexts, nccl)
     spec, limits = policy.deepest, question.limits
-    drawer = None if spec is None else Drawer.of(question.law, spec, between_prompts=question.between_prompts)
+    drawer = None if spec is None else Drawer.of(question.drawn_law, spec, between_prompts=question.between_prompts)
     prefill = Prefill.of(model, nccl, question.prefill_ms_per_1000_tokens)
     return Server(
         times, policy, prefill, drawer, most, limits.max_batched_tokens, limits.chunked_prefill, limits.kv_tokens
@@ -177,5 +183,6 @@ def _notes(model: CostModel, question: Question, compared: Sequence[Server]) -> 
             f"EXTRAPOLATED: requests hold {low:.0f} to {high:.0f} tokens in the KV cache, the runs were made at"
             f" {measured[0]:.0f} to {measured[1]:.0f} and do not tell what reading more of them takes"
         )
+    notes += question.law.notes if isinstance(question.law, AcceptanceFit) else ()
     notes.append("the intervals are over replicas: what the cost model and the law do not know is in none of them")
     return notes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from specsim import SpecConfig
-from specsim.acceptance import ConstantRate
+from specsim.acceptance import ConstantRate, TreeLaw
 from specsim.cost.terms import PLAIN
 from specsim.errors import ConfigurationError
 from specsim.simulation.acceptance import Drawer
@@ -42,7 +42,9 @@ def server(
     policy: Policy, *, rate: float = 0.7, kv_ms: float = 0.0, prefill: Prefill | None = None, **limits
 ) -> Server:
     deepest = policy.deepest
-    drawer = None if deepest is None else Drawer.of(ConstantRate(rate), deepest, between_prompts=0.2)
+    law = ConstantRate(rate) if deepest is None or deepest.topk == 1 else TreeLaw(rate, 0.9, 0.6)
+    spread = 0.2 if rate > 0 else 0.0
+    drawer = None if deepest is None else Drawer.of(law, deepest, between_prompts=spread)
     limits = {"max_batch_size": 8, "max_batched_tokens": 256} | limits
     most = max(64, limits["max_batch_size"])
     return Server(times(policy, most, kv_ms), policy, prefill or Prefill(2.0, 0.03), drawer, **limits)
