@@ -226,8 +226,9 @@ class _Engine:
         return self.server.max_batched_tokens - beside
 
     def fits(self, tokens: int, running: int) -> bool:
-        """Whether the cache holds so many more tokens, and what a cycle of so many requests may write."""
-        return self.held() + tokens + running * self.width[self.by_batch[running]] <= self.room
+        """Whether the cache holds so many more tokens, and what a cycle may write: of those running now, then of all."""
+        now = len(self.ends) * self.width[self.configuration]
+        return self.held() + tokens + max(now, running * self.width[self.by_batch[running]]) <= self.room
 
     def held(self) -> float:
         """Tokens in the KV cache; a prompt that is being read holds all of its place."""

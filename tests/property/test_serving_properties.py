@@ -41,11 +41,10 @@ def test_every_server_is_the_step_by_step_one(policy, chunked, most, rate, promp
     assert told.requests + told.warm_up + told.cool_down == 40
 
 
-@given(st.integers(0, 7), st.booleans(), st.integers(250, 700), st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
-def test_a_small_cache_is_kept_step_by_step(steps, chunked, kv_tokens, seed):
+@given(POLICIES, st.booleans(), st.integers(250, 700), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_a_small_cache_is_kept_and_read_step_by_step(policy, chunked, kv_tokens, seed):
     """Nothing is ever accepted, so that a request's cache grows by one token a cycle, while drafts still need room."""
-    policy = Policy.fixed(SpecConfig(steps, 1, steps + 1) if steps else PLAIN)
     traffic = PoissonLoad(60.0, 40, UniformLengths(20, 100), UniformLengths(5, 100)).traffic(
         np.random.default_rng(seed)
     )
@@ -57,10 +56,8 @@ def test_a_small_cache_is_kept_step_by_step(steps, chunked, kv_tokens, seed):
 
 
 def server_of(policy: Policy, chunked: bool, most: int, kv_tokens: int | None = None):
-    rate = 0.7 if kv_tokens is None else 0.0
-    return server(
-        policy, rate=rate, chunked_prefill=chunked, max_batch_size=most, max_batched_tokens=120, kv_tokens=kv_tokens
-    )
+    full = {} if kv_tokens is None else {"rate": 0.0, "kv_ms": 0.01, "kv_tokens": kv_tokens}
+    return server(policy, chunked_prefill=chunked, max_batch_size=most, max_batched_tokens=120, **full)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200))

@@ -114,7 +114,8 @@ class StepByStep:
             tokens = int(self.traffic.prompt_len[i]) + self.emitted[i]
             budget = server.max_batched_tokens - beside - sum(self.reading.values())
             batch = len(self.running) + len(self.reading) + 1
-            full = batch > server.max_batch_size or self.held() + tokens + batch * self.width(batch) > room
+            written = max(batch * self.width(batch), len(self.running) * self.width(len(self.running)))
+            full = batch > server.max_batch_size or self.held() + tokens + written > room
             if full or budget <= 0 or (not server.chunked_prefill and self.reading and tokens > budget):
                 return
             self.reading[self.waiting.pop(0)] = tokens
