@@ -146,8 +146,8 @@ def command(
 
 def _study(source: Source, options: dict[str, Any]) -> Any:
     """Run what the options ask for."""
+    from specsim.metrics import Slo
     from specsim.simulation.arrivals import ClosedLoad, Lengths, TraceLoad, read_trace
-    from specsim.simulation.metrics import Slo
     from specsim.simulation.study import Limits, Question, rates, study
     from specsim.sweep import assumed_law, law_from
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from specsim.acceptance import AcceptanceLaw
+from specsim.metrics import PERCENTILES, RequestRows, steady_window
 from specsim.quantities import LEVEL, FloatArray
 from specsim.report.records import Record
 from specsim.report.tables import number, span, table, wrapped
-from specsim.simulation.metrics import PERCENTILES, RequestRows, steady_window
 from specsim.simulation.scenarios import Crossover, Replicas, Scenario, capacity
 from specsim.simulation.serving import Server
 from specsim.simulation.study import Question, ServingStudy
@@ -194,8 +194,9 @@ def _crossings(record: Record) -> Iterator[str]:
             yield f"Speculation ({policy}) pays up to {rates[-1]:.3g} requests a second, the highest rate asked."
         elif crossing["pays_at_lowest"]:
             yield (
-                f"Speculation ({policy}) falls behind at no rate up to {rates[-1]:.3g} requests a second; above"
-                f" {crossing['pays_until'] or rates[0]:.3g} its gain cannot be told from none."
+                f"Speculation ({policy}) is behind plain decode at no rate up to {rates[-1]:.3g} requests a second by more"
+                f" than the replicas' scatter; above {crossing['pays_until'] or rates[0]:.3g} its gain cannot be told from"
+                " none."
             )
         else:
             yield f"Speculation ({policy}) does not pay at {rates[0]:.3g} requests a second, the lowest rate asked."

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from specsim.errors import ConfigurationError
 from specsim.quantities import LEVEL, FloatArray, Workload
@@ -45,7 +46,10 @@ def latency_figure(done: ServingStudy) -> Figure:
         for index in range(len(done.found.servers)):
             _draw_line(axes, done, index, figure_of)
         axes.set(ylabel=f"mean {label}", yscale="log")
-        axes.grid(color="0.9", which="both")
+        axes.yaxis.set_major_locator(LogLocator(10, (1.0, 2.0, 3.0, 5.0)))
+        axes.yaxis.set_major_formatter("{x:,.4g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.grid(color="0.9")
         axes.set_axisbelow(True)
     _draw_crossovers(upper, done)
     name, values = done.axis

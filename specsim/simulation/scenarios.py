@@ -10,9 +10,9 @@ from typing import final
 import numpy as np
 
 from specsim.errors import ConfigurationError
+from specsim.metrics import Slo
 from specsim.quantities import FloatArray
 from specsim.simulation.arrivals import Load
-from specsim.simulation.metrics import Slo
 from specsim.simulation.serving import Server, ServingRun, simulate
 from specsim.simulation.summary import Summary
 from specsim.uncertainty import quantile

@@ -15,11 +15,11 @@ from typing import Any, final
 import numpy as np
 
 from specsim.errors import ConfigurationError
+from specsim.metrics import RequestRows
 from specsim.quantities import FloatArray, IntArray
 from specsim.simulation.acceptance import Drawer
 from specsim.simulation.arrivals import Traffic
 from specsim.simulation.emissions import Emissions
-from specsim.simulation.metrics import RequestRows
 from specsim.simulation.policies import Policy
 from specsim.simulation.pricing import Prefill, StepTimes
 
@@ -227,8 +227,9 @@ class _Engine:
 
     def fits(self, tokens: int, running: int) -> bool:
         """Whether the cache holds so many more tokens, and what a cycle may write: of those running now, then of all."""
-        now = len(self.ends) * self.width[self.configuration]
-        return self.held() + tokens + max(now, running * self.width[self.by_batch[running]]) <= self.room
+        now: int = len(self.ends) * self.width[self.configuration]
+        written = max(now, running * self.width[self.by_batch[running]])
+        return self.held() + tokens + written <= self.room
 
     def held(self) -> float:
         """Tokens in the KV cache; a prompt that is being read holds all of its place."""

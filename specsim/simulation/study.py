@@ -14,10 +14,10 @@ from specsim.cost.model import CostModel
 from specsim.cost.terms import PLAIN
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError
 from specsim.fitting.acceptance import AcceptanceFit
+from specsim.metrics import Slo
 from specsim.quantities import CONTEXT_TOLERANCE, FloatArray
 from specsim.simulation.acceptance import Drawer
 from specsim.simulation.arrivals import ClosedLoad, Lengths, Load, PoissonLoad
-from specsim.simulation.metrics import Slo
 from specsim.simulation.policies import Policy
 from specsim.simulation.pricing import Prefill, StepTimes
 from specsim.simulation.scenarios import Crossover, LoadSweep, capacity, crossover, load_sweep

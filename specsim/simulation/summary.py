@@ -8,8 +8,8 @@ from typing import final
 
 import numpy as np
 
+from specsim.metrics import Latency, RequestRows, Slo, Window, goodput, output_tok_s, steady_window
 from specsim.quantities import FloatArray, IntArray
-from specsim.simulation.metrics import Latency, RequestRows, Slo, Window, goodput, output_tok_s, steady_window
 from specsim.simulation.serving import Server, ServingRun, Steps
 
 _BACKLOG = 3.0  # standard deviations of a Poisson count: less growth is chance

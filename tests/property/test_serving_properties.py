@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from specsim import SpecConfig
 from specsim.cost.terms import PLAIN
+from specsim.metrics import mser5, steady_window
 from specsim.simulation.arrivals import ClosedLoad, PoissonLoad, UniformLengths
-from specsim.simulation.metrics import mser5, steady_window
 from specsim.simulation.policies import Policy
 from specsim.simulation.serving import simulate
 from specsim.simulation.summary import Summary

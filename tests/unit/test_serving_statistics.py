@@ -13,6 +13,7 @@ from specsim import SpecConfig, fit
 from specsim.acceptance import ConstantRate, TreeLaw
 from specsim.cost.terms import PLAIN
 from specsim.errors import ConfigurationError, InputError, NotIdentifiedError
+from specsim.metrics import Latency, RequestRows, Slo, goodput, mser5, output_tok_s, steady_window
 from specsim.simulation.acceptance import Drawer
 from specsim.simulation.arrivals import (
     ClosedLoad,
@@ -24,7 +25,6 @@ from specsim.simulation.arrivals import (
     UniformLengths,
     read_trace,
 )
-from specsim.simulation.metrics import Latency, RequestRows, Slo, goodput, mser5, output_tok_s, steady_window
 from specsim.simulation.policies import Policy
 from specsim.simulation.pricing import Prefill, StepTimes
 from specsim.simulation.requests import Benchmark, CycleTime, simulate_requests

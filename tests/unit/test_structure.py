@@ -23,7 +23,7 @@ LAYERS = (
     {"errors"},
     {"methods"},
     {"quantities"},
-    {"acceptance", "cost", "uncertainty"},
+    {"acceptance", "cost", "metrics", "uncertainty"},
     {"runs"},
     {"fitting", "prediction", "grid", "flags"},
     {"breakeven", "evaluation", "recipes"},

@@ -18,7 +18,8 @@ PERCENTILES = (50, 90, 95, 99)
 class RequestRows:
     """What became of n requests: times [ms] since the start and counts, each of shape (n,), by order of arrival.
 
-    `admitted_ms` is when a request's prompt began to be read, `cycles` how many decode cycles it took part in.
+    `admitted_ms` is when a request's prompt began to be read, NaN where only a client saw it; `cycles` how many decode
+    cycles it took part in, chunks of its stream for a client.
     """
 
     arrival_ms: FloatArray
