@@ -50,6 +50,7 @@ def simulation_record(done: ServingStudy) -> Record:
         "replicas": done.replicas,
         "seed": done.seed,
         "interval_level": LEVEL,
+        "intervals_hold_model_error": False,
         "law": _law_record(done.question.drawn_law),
         "slo": None if done.slo is None else asdict(done.slo),
         "servers": [_server_record(server, done.question) for server in done.found.servers],
@@ -200,6 +201,8 @@ def _crossings(record: Record) -> Iterator[str]:
             )
         else:
             yield f"Speculation ({policy}) does not pay at {rates[0]:.3g} requests a second, the lowest rate asked."
+    if any(record["crossovers"].values()):
+        yield "That is at the cost model's best estimate; how sure it is of a speed-up, 'specsim break-even' says."
 
 
 def _between(interval: list[float | None] | None) -> str:
