@@ -10,7 +10,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import accuracy_acceptance, accuracy_allreduce, accuracy_break_even, accuracy_cost, accuracy_peers
+from benchmarks import (
+    accuracy_acceptance,
+    accuracy_allreduce,
+    accuracy_break_even,
+    accuracy_cost,
+    accuracy_peers,
+    accuracy_serving,
+)
 from benchmarks.groups import LONG, OWN, PUBLIC
 from specsim import SpecsimError
 
@@ -104,6 +111,22 @@ the forward without plus what single all-reduces take back to back (`h200x2_allr
 The default is LL at these sizes, and additive. Back to back, adjacent Simple all-reduces overlap in part, and between
 layers they do not: the table is too cheap for it, and so is the change.
 
+## Served: time per output token
+
+The same server through its HTTP interface, with clients that keep 1 to 64 requests of 128 prompt tokens in flight at 0,
+1, 3 and 7 drafts (`tests/validation/data/h200_vllm_served.csv`), beside the serving simulator. Its steps are priced by a
+model that was fitted to engine cycles, never to what clients saw; accept lengths are those of each run, prompts take
+verify's slope at 256 to 512 tokens (21 ms per 1,000, assumed). "Inside the range" are loads whose cycles were not
+flagged as extrapolated.
+
+{serving}
+
+Every load was one wave of as many requests as the concurrency. At 64 the last prompts are read while the first requests
+decode already, which costs 33 to 44 ms a request; a wave that were sent at once would not show it. The simulated client sends
+{apart} ms apart, which its log does not say: from 0.15 to 0.4 ms the largest error in sample stays below 3%. Left out are
+128 and 256 in flight (plain decode only): there the client is what limits, at 256 its tokens come 18.6 ms apart from
+engine steps of 10.4 ms.
+
 ## Public rows that are not fitted
 
 {left_out}
@@ -139,6 +162,8 @@ def page() -> str:
         drafters=len(drafters),
         acceptance=accuracy_acceptance.table(),
         all_reduce=accuracy_allreduce.table(),
+        serving=accuracy_serving.table(),
+        apart=accuracy_serving.APART_MS,
     )
 
 

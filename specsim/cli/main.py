@@ -21,6 +21,7 @@ _COMMANDS = {
     "compare": "Tell whether two benchmarks differ, and how many prompts would tell.",
     "next-run": "Tell which measurement to make next.",
     "comm": "Tell what another all-reduce setting does to step times.",
+    "simulate": "Simulate a server under load, and tell at what request rate speculation stops paying.",
     "plot": "Draw break-even, cycle and throughput plots, and maps of a sweep.",
 }
 

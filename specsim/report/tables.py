@@ -32,6 +32,7 @@ _TEXT_COLUMNS = {
     "verdict",
     "setting",
     "benchmark",
+    "policy",
     "baseline",
     "run",
     "phases",

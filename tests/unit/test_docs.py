@@ -68,6 +68,20 @@ def test_the_simulation_pages_examples_run(run_cli):
         assert run_cli(*line.split()[1:]).exit_code == 0
 
 
+def test_the_serving_pages_examples_run(run_cli, tmp_path, monkeypatch):
+    (code,), (said,) = blocks("docs/serving.md", "python"), blocks("docs/serving.md", "text")
+    out = io.StringIO()
+    monkeypatch.chdir(REPO)
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "docs/serving.md", "exec"), {})
+    assert out.getvalue() == said
+    monkeypatch.chdir(tmp_path)
+    (lines,) = (block.splitlines() for block in blocks("docs/serving.md", "bash"))
+    assert len(lines) == 3
+    for line in lines:
+        assert run_cli(*line.split()[1:]).exit_code == 0
+
+
 def test_every_column_of_the_format_is_documented():
     from specsim.runs.schema import RUN_FIELDS
 

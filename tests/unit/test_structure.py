@@ -23,7 +23,7 @@ LAYERS = (
     {"errors"},
     {"methods"},
     {"quantities"},
-    {"acceptance", "cost", "uncertainty"},
+    {"acceptance", "cost", "metrics", "uncertainty"},
     {"runs"},
     {"fitting", "prediction", "grid", "flags"},
     {"breakeven", "evaluation", "recipes"},
@@ -33,7 +33,7 @@ LAYERS = (
     {"cli"},
 )
 CONFINED = {
-    "matplotlib": {"report.comm_plots", "report.maps", "report.plots"},
+    "matplotlib": {"report.comm_plots", "report.maps", "report.plots", "report.simulate_plots"},
     "pydantic": {"cost.model_file", "runs.files", "runs.formats", "runs.schema"},
     "scipy": {"fitting.acceptance", "fitting.least_squares", "uncertainty"},
     "click": {"cli"},
