@@ -139,6 +139,68 @@ def test_with_graphs_off_a_phase_takes_the_longer_of_host_and_device():
         assert times.verify_ms == pytest.approx(expected, rel=0.01)
 
 
+def hidden(batch, width, context):
+    """By hand: the host takes 20 ms; the device 10 ms, 0.02 ms a token and 0.5 ms for a thousand tokens of KV cache."""
+    return max(20.0, 10 + 0.02 * batch * width + 0.5 * batch * context / 1000)
+
+
+def hidden_runs(noise=lambda: 1.0):
+    return [
+        forward(f"{b}x{w}@{c}", b, w, c, hidden(b, w, c) * noise(), graphs=False)
+        for b in (1, 4, 8)
+        for w in (2, 4, 8)
+        for c in (100, 500, 1000, 2000, 4000, 8000)
+    ]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_device_that_reads_weights_too_is_told_where_it_exceeds_the_host(seed):
+    fitted = fit(hidden_runs(lognormal(seed, 0.005)))
+    assert not fitted.outliers
+    for batch, width, context in ((1, 4, 3000), (8, 4, 6000), (8, 4, 16000)):
+        times = predict(fitted.model, SpecConfig(width - 1, 1, width), Workload(batch, context), 1.0).times
+        assert times.verify_ms == pytest.approx(hidden(batch, width, context), rel=0.03)
+
+
+@pytest.mark.parametrize("contexts", [(500, 2000), (500, 2000, 8000), (100, 1000, 4000, 8000)])
+@pytest.mark.parametrize("widths", [(4,), (2, 4, 8)])
+def test_with_graphs_off_times_that_hardly_change_with_the_context_show_no_hidden_device(contexts, widths):
+    for seed in range(10):
+        noise = lognormal(seed, 0.005)
+        runs = [
+            forward(f"{w}@{c}", 1, w, c, (20 + 0.1 * w + 0.00002 * c) * noise(), graphs=False)
+            for c in contexts
+            for w in widths
+        ]
+        times = predict(fit(runs).model, SpecConfig(3, 1, 4), Workload(1, 2 * contexts[-1]), 1.0).times
+        assert times.verify_ms == pytest.approx(20.4, rel=0.1)
+
+
+def test_whole_cycles_wait_where_their_verify_does():
+    """2 ms beside verify, from cycles that hide the device as their verify does."""
+    runs = [
+        dataclasses.replace(r, figures={**r.figures, "cycle_ms": Figure(r.figures["verify_ms"].best + 2)})
+        for r in hidden_runs()
+    ]
+    model = fit(runs).model
+    assert coefficient(model, "other_fixed_ms").value == pytest.approx(2)
+    assert coefficient(model, "verify_kv_read_ms").value == pytest.approx(0.5)
+
+
+def test_every_setting_has_a_host_of_its_own():
+    runs = [
+        dataclasses.replace(r, id=f"{r.id} {nccl}", nccl=nccl, figures={"verify_ms": Figure(time)})
+        for nccl, less in (("a", 0), ("b", 8))
+        for r in hidden_runs()
+        for time in [r.figures["verify_ms"].best - less]
+    ]
+    model = fit(runs).model
+    for nccl, less in (("a", 0), ("b", 8)):
+        for context in (1000, 6000):
+            times = predict(model, SpecConfig(3, 1, 4), Workload(8, context), 1.0, nccl).times
+            assert times.verify_ms == pytest.approx(hidden(8, 4, context) - less, rel=0.02)
+
+
 def test_graph_mode_is_refused_as_a_mixture_unless_allowed_and_then_both_are_told():
     runs = eager_runs() + graph_runs()
     with pytest.raises(MixedSetupError, match="cuda_graph"):
