@@ -558,7 +558,7 @@ def _problems_of_what_was_measured(model: CostModel, labels: list[str]) -> Itera
             if measured and min(measured) <= 0:
                 yield f"settings: {setting.label} was measured at {min(measured)} tokens or requests"
             base = next((d.base for d in model.derived if d.label == setting.label), setting.label)
-            own = [c.value for c in model.coefficients if c.phase == phase and c.nccl == base]
+            own = [c.value for c in model.coefficients if c.phase == phase and c.nccl in (None, base)]
             if measured and not sum(own) > 0:
                 yield f"coefficients: {phase} under {setting.label} takes no time"
     if any(not low <= high for low, high in model.ranges.values()):

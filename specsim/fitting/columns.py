@@ -98,10 +98,23 @@ def told_apart(
     columns: tuple[Column, ...], seen: tuple[Observation, ...], noise: float
 ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """Fold terms beside verify and decode that these runs cannot tell from earlier ones into those; name them."""
-    kept = solved(columns, seen, noise)[0].kept
-    stays = [bool(told) or column.term.by_setting for column, told in zip(columns, kept, strict=True)]
+    solution = solved(columns, seen, noise)[0]
+    if _no_verify(columns, solution, seen):  # a forward that drafts nothing would take no time
+        columns = tuple(column for column in columns if column.term.phase != "draft")
+        return told_apart(columns, seen, noise)[0], ("draft_per_forward_ms",)
+    stays = [bool(told) or column.term.by_setting for column, told in zip(columns, solution.kept, strict=True)]
     folded = tuple(column.term.name for column, stay in zip(columns, stays, strict=True) if not stay)
     return tuple(column for column, stay in zip(columns, stays, strict=True) if stay), folded
+
+
+def _no_verify(columns: tuple[Column, ...], solution: Solution, seen: tuple[Observation, ...]) -> bool:
+    """Whether whole cycles alone leave all of some setting's time to drafting, and none to verify."""
+    drafts = any(column.term.phase == "draft" for column in columns)
+    if not drafts or not measured_alone(seen).isdisjoint(PHASES):
+        return False
+    phases = np.array([column.term.phase == "verify" for column in columns])
+    verify = features(columns, seen)[:, phases] @ solution.values[phases]
+    return bool((verify[[o.phases == PHASES for o in seen]] <= 0).any())
 
 
 def contexts_told(

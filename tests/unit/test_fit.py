@@ -507,3 +507,13 @@ def test_resamples_without_residuals_spread_by_the_assumed_noise():
     drawn = fit(runs, noise=0.02).resampled(5000, np.random.default_rng(0))
     verify_at_3 = drawn[:, 0] + 3 * drawn[:, 1]
     assert verify_at_3.std() / 25.6 == pytest.approx(0.02, rel=0.1)
+
+
+def test_drafting_never_takes_all_of_a_cycle():
+    """Cycles of 2 ms a forward: the split of time between verify and drafts is the runs' to tell, and they do not."""
+    runs = [run(f"{w}", 1, w, cycle_ms=2.0 * (w - 1)) for w in (2, 3, 5)]
+    fitted = fit(runs)
+    assert all(c.phase == "verify" for c in fitted.model.coefficients)
+    assert any("draft_per_forward_ms cannot be told" in note for note in fitted.model.notes)
+    forward = predict(fitted.model, SpecConfig(0, 1, 1), Workload(1), 1.0)
+    assert forward.times.cycle_ms > 0
