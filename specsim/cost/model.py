@@ -25,7 +25,7 @@ from specsim.quantities import (
     is_legal,
 )
 
-_LEAST_LEFT = 0.01  # of a time, whatever a table says that another all-reduce saves
+_LEAST_LEFT = 0.01  # of a time, whatever another setting is said to save of it
 _ESTIMABLE = 1e-7  # relative part of a question that may lie outside what the runs span: rounding, not doubt
 
 _PADDED = frozenset(term.name for term in PADDED.values())
@@ -403,7 +403,8 @@ class CostModel:
             raise NotIdentifiedError(why)
         told = known | readable
         mixed = {name: _where(known, own, _where(told, read, _nowhere(own))) for name, read in readings.items()}
-        return Readings(_middle(tuple(mixed.values())), mixed, ~known, why)
+        least = np.where(readable & ~known, _LEAST_LEFT * reference.value, -np.inf)
+        return Readings(_middle(tuple(mixed.values()), least), mixed, ~known, why)
 
     def _read(self, reference: Estimate, cycle: Cycle, setting: NcclSetting) -> tuple[dict[str, Estimate], str] | None:
         """The readings that the runs allow of a setting, None where nothing is common with the reference."""
@@ -512,9 +513,9 @@ def _nowhere(like: Estimate) -> Estimate:
     return Estimate(np.full_like(like.value, np.nan), np.zeros_like(like.gradient))
 
 
-def _middle(readings: tuple[Estimate, ...]) -> Estimate:
-    """The middle reading where there are three, the mean of two."""
-    values = np.stack([r.value for r in readings])
+def _middle(readings: tuple[Estimate, ...], least: FloatArray) -> Estimate:
+    """The middle reading where there are three, the mean of two; one that leaves no time counts as the least (n,)."""
+    values = np.maximum(np.stack([r.value for r in readings]), least)
     gradients = np.stack([r.gradient for r in readings])
     order = np.argsort(values, axis=0, kind="stable")
     low, high = order[(len(readings) - 1) // 2], order[len(readings) // 2]

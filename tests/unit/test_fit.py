@@ -517,3 +517,15 @@ def test_drafting_never_takes_all_of_a_cycle():
     assert any("draft_per_forward_ms cannot be told" in note for note in fitted.model.notes)
     forward = predict(fitted.model, SpecConfig(0, 1, 1), Workload(1), 1.0)
     assert forward.times.cycle_ms > 0
+
+
+def test_a_reading_that_leaves_no_time_makes_no_negative_prediction():
+    """Verify 20 + 1·T against 30 ms at 64 tokens under another setting: shifted by −54 ms, 8 tokens would take −26."""
+    runs = [run(f"{w}", 1, w, verify_ms=20.0 + w) for w in (4, 16, 64)]
+    model = fit([*runs, run("fast", 1, 64, "fast", verify_ms=30.0)]).model
+    widths = np.arange(2, 80)
+    times = predict(model, SpecConfig(widths - 1, 1, widths), Workload(1), 1.0, "fast").times
+    assert (times.verify_ms > 0).all()
+    assert (np.diff(times.verify_ms) >= 0).all()
+    assert (times.cycle_interval[0] <= times.cycle_ms).all()
+    assert (times.cycle_ms <= times.cycle_interval[1]).all()
