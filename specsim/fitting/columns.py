@@ -120,12 +120,14 @@ def _no_verify(columns: tuple[Column, ...], solution: Solution, seen: tuple[Obse
 def contexts_told(
     columns: tuple[Column, ...], folded: tuple[str, ...], seen: tuple[Observation, ...], noise: float
 ) -> bool:
-    """Whether what contexts cost is told from what differs with them: to _TOLD of a time over the measured contexts."""
+    """Whether what contexts cost is told from what differs with them: to _TOLD of every time that it is a part of."""
+    if any(term.name in folded for term in KV_READ.values()):
+        return False
     solution, design = solved(columns, seen, noise)[0], features(columns, seen)
-    deviations = noise * np.sqrt(np.diag(solution.unit_covariance)) * np.ptp(design, axis=0)
-    least = min(o.time_ms for o in seen)
     reads = [index for index, column in enumerate(columns) if column.term in KV_READ.values()]
-    return not any(term.name in folded for term in KV_READ.values()) and bool((deviations[reads] < _TOLD * least).all())
+    errors = noise * np.sqrt(np.diag(solution.unit_covariance))[reads]
+    shares = errors * design[:, reads] / np.array([o.time_ms for o in seen])[:, None]
+    return bool((shares < _TOLD).all())
 
 
 def _is_candidate(term: Term, alone: frozenset[str], whole: bool) -> bool:

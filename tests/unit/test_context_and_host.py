@@ -86,6 +86,26 @@ def test_contexts_that_nothing_tells_from_tokens_are_refused(contexts):
     assert "context_len" in fit(runs, allow_mixed=True).model.mixed
 
 
+def test_short_drafts_do_not_hide_what_a_context_costs():
+    runs = [
+        dataclasses.replace(r, figures={**r.figures, "draft_ms": Figure(0.05 * width)})
+        for width in (2, 4, 8)
+        for context in (500, 8000, 16000)
+        for r in [forward(f"{width}@{context}", 1, width, context, device(width, context))]
+    ]
+    assert coefficient(fit(runs[::2]).model, "verify_kv_read_ms").value == pytest.approx(0.03)
+
+
+def test_times_that_grow_a_hundredfold_with_the_context_are_told():
+    runs = [
+        forward(f"{b}x{w}@{c}", b, w, c, 0.01 + 0.03 * b * c / 1000)
+        for b in (1, 8)
+        for w in (2, 4)
+        for c in (1000, 16000)
+    ]
+    assert coefficient(fit(runs).model, "verify_kv_read_ms").value == pytest.approx(0.03)
+
+
 def test_a_run_without_a_context_is_not_held_against_times_that_depend_on_it():
     model = fit(many_contexts()).model
     held = evaluate(model, [forward("a", 8, 4, 4000, 5.6), forward("silent", 8, 4, None, 5.6)])
