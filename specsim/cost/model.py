@@ -26,6 +26,7 @@ from specsim.quantities import (
 )
 
 _LEAST_LEFT = 0.01  # of a time, whatever another setting is said to save of it
+_FALLS = 0.01  # of a time, by which it may fall with more tokens before that is said
 _ESTIMABLE = 1e-7  # relative part of a question that may lie outside what the runs span: rounding, not doubt
 
 _PADDED = frozenset(term.name for term in PADDED.values())
@@ -284,7 +285,7 @@ class CostModel:
             settings=(*self.settings, copy),
             derived=(*self.derived, derived),
             alternatives=tuple(replace(a, model=a.model.with_setting(derived)) for a in self.alternatives),
-            notes=(*self.notes, note),
+            notes=(*self.notes, note, *_falls(self, derived, base)),
         )
 
     def _sum(self, phase: str, cycle: Cycle, nccl: str | None, hosted: bool) -> Estimate:
@@ -319,7 +320,7 @@ class CostModel:
         beyond = {name: (counts[name] < low) | (counts[name] > high) for name, (low, high) in spans.items()}
         derived = self._derived(nccl)
         if derived is not None:
-            beyond["message_bytes"] = derived.beyond(cycle.verify_tokens)
+            beyond["message_bytes"] = derived.beyond(cycle)
         if self.reads_context or self.asked_context is not None:
             beyond["context_len"] = self.beyond_context("context_len", cycle.context_len)
         return beyond
@@ -331,6 +332,9 @@ class CostModel:
         """
         low, high = self.span("decode_batch_size", nccl)
         beyond = {"decode_batch_size": (cycle.batch_size < low) | (cycle.batch_size > high)}
+        derived = self._derived(nccl)
+        if derived is not None:
+            beyond["decode_message_bytes"] = derived.beyond_decode(cycle)
         if self.reads_context:
             beyond["decode_context_len"] = self.beyond_context("decode_context_len", cycle.context_len)
         return beyond
@@ -347,7 +351,7 @@ class CostModel:
             if len(widths) < 2:
                 widths = (*widths, *self.setting(self.reference).verify_tokens)
             return (min(widths), max(widths)) if widths else (np.inf, -np.inf)
-        if name == "message_bytes":
+        if name in ("message_bytes", "decode_message_bytes"):
             return self._told_bytes(nccl)
         if name == "decode_batch_size":
             batches = self.setting(nccl or self.reference).decode_batches
@@ -502,6 +506,18 @@ class CostModel:
         from specsim.cost.model_file import read
 
         return read(cls, Path(path))
+
+
+def _falls(model: CostModel, derived: DerivedSetting, base: NcclSetting) -> Iterator[str]:
+    """A sentence where a derived verify falls with the tokens by more than a share: the table outgrows the runs."""
+    widths = np.arange(min(base.verify_tokens, default=1.0), max(base.verify_tokens, default=0.0) + 1)
+    cycle = model.verify_cycle(np.ones_like(widths), widths)
+    times = model.phase("verify", cycle, derived.base).value + derived.change_ms("verify", cycle)
+    if (times < (1 - _FALLS) * np.maximum.accumulate(times)).any():
+        yield (
+            f"NCCL {derived.label}: verify FALLS with more tokens, from {times.max():.4g} to {times[-1]:.4g} ms: by the table"
+            f" all-reduces under {derived.base} grow faster than verify does in its runs, so the two do not fit together"
+        )
 
 
 def _where(mask: BoolArray, yes: Estimate, no: Estimate) -> Estimate:

@@ -11,6 +11,7 @@ from specsim import Run, Setup, SpecConfig, Workload, break_even, fit, predict
 from specsim.errors import MixedSetupError
 from specsim.evaluation import evaluate
 from specsim.runs.run import Figure
+from specsim.sweep import Axes, assumed_law, sweep
 from tests.synthetic import Truth, lognormal, phase_runs, run
 
 ONE = SpecConfig(0, 1, 1)
@@ -74,6 +75,14 @@ def test_a_question_without_a_context_is_priced_at_the_middle_and_says_so():
     assert any("priced at 8050 tokens" in note for note in model.notes)
     asked = dataclasses.replace(model, asked_context=100)
     assert predict(asked, SpecConfig(3, 1, 4), Workload(8), 1.0).times.verify_ms == pytest.approx(device(32, 800))
+
+
+def test_a_sweep_flags_a_context_beyond_the_measured():
+    model = fit(many_contexts()).model
+    for context, beyond in ((4000, False), (30000, True)):
+        asked = dataclasses.replace(model, asked_context=context)
+        found = sweep(asked, assumed_law(0.6), Axes.chains(asked, num_steps=(3, 7), batch_size=(8,)))
+        assert found.extrapolated.all() == found.extrapolated.any() == beyond
 
 
 @pytest.mark.parametrize("contexts", [(100, 8000, 16000), (100, None, 16000)])
