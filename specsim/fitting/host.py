@@ -96,18 +96,24 @@ class _Sides:
     def waiting(self) -> BoolArray:
         """The eager figures that the host explains, by the assignment that leaves the least misfit; none where all are the device's.
 
-        Each start takes the figures that read most of the KV cache for the device's; then every figure goes to the
-        side that is the longer, until none changes. Where all are eager, a hidden device has to explain more than one
-        whose KV reads add to the host's time: figures that hardly change with the context show none.
+        Where all are eager, a hidden device has to explain more than one whose KV reads add to the host's time, be it of
+        KV reads alone or with a fixed part and a slope: figures that hardly change with the context show none.
         """
+        if not self.eager.all():
+            return min(self._assignments(), key=self._misfit)
+        nothing = np.zeros_like(self.eager)
+        best, least = nothing, min(self._score(nothing), self._score_of_sum()) - _WORTH
+        for terms in range(1, self.device.shape[1] + 1):
+            sides = replace(self, device=self.device[:, :terms])
+            for waits in filter(sides._shows, sides._assignments()):
+                if (score := sides._score(waits)) < least:
+                    best, least = waits, score
+        return best
+
+    def _assignments(self) -> list[BoolArray]:
+        """Each start takes the figures that read most of the KV cache for the device's, and settles."""
         starts = [self.eager & (self.kv_tokens < least) for least in np.unique(self.kv_tokens[self.eager])[1:]]
-        settled = [self._settled(start) for start in [self.eager, *starts]]
-        if self.eager.all():
-            nothing = np.zeros_like(self.eager)
-            open_ = min(self._score(nothing), self._score_of_sum())
-            hidden = [waits for waits in settled if self._shows(waits) and self._score(waits) < open_ - _WORTH]
-            return min(hidden, key=self._score, default=nothing)
-        return min(settled, key=self._misfit)
+        return [self._settled(start) for start in [self.eager, *starts]]
 
     def _shows(self, waits: BoolArray) -> bool:
         """Whether some figure of the device exceeds what the host takes at the same tokens by _VISIBLE."""
@@ -133,6 +139,7 @@ class _Sides:
         return aicc(squares, self.times.size, int(solution.kept.sum()) + 1, self.rounding)
 
     def _settled(self, waits: BoolArray) -> BoolArray:
+        """An assignment in which every figure belongs to the side that is the longer, reached from another."""
         for _ in range(_ROUNDS):
             host, device = self._both(waits)
             now = self.eager & (host >= device)
