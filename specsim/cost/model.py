@@ -397,7 +397,8 @@ class CostModel:
         if known.all():
             return Readings(own, {"measured": own}, ~known, "")
         reference = self.phase("verify", cycle, self.reference)
-        readable = self.estimable(reference) & (nccl != self.reference)
+        timed = bool(self.setting(self.reference).verify_tokens)
+        readable = self.estimable(reference) & (nccl != self.reference) & timed
         why = "" if (known | readable).all() else self._one_width(setting, cycle.verify_tokens[~known & ~readable])
         readings = {"measured": own}
         if (readable & ~known).any():

@@ -529,3 +529,10 @@ def test_a_reading_that_leaves_no_time_makes_no_negative_prediction():
     assert (np.diff(times.verify_ms) >= 0).all()
     assert (times.cycle_interval[0] <= times.cycle_ms).all()
     assert (times.cycle_ms <= times.cycle_interval[1]).all()
+
+
+def test_baselines_of_two_settings_tell_no_cycle_of_either():
+    model = fit([run("p", 8, None, decode_ms=4.6), run("q", 8, None, "fast", decode_ms=4.4)]).model
+    for nccl in ("s", "fast"):
+        with pytest.raises(NotIdentifiedError, match="no cycle was measured"):
+            predict(model, SpecConfig(3, 1, 4), Workload(8), 2.0, nccl)
