@@ -29,6 +29,8 @@ LISTED = 8
 
 _COUNTS = ("num_steps", "topk", "num_draft_tokens")
 
+_OF_TABLE = ("verify_tokens", "batch_size", "context_len", "message_bytes")
+
 _ROUNDING = 1e-12  # relative difference of two equal cells, summed in another order
 
 
@@ -318,7 +320,7 @@ def _table_cycle(model: CostModel, widths: FloatArray, batch: FloatArray) -> Cyc
 
 
 def _outside(model: CostModel, table: Cycle, nccl: str) -> BoolArray:
-    masks = [mask for name, mask in model.beyond(table, nccl).items() if name in ("verify_tokens", "batch_size")]
+    masks = [mask for name, mask in model.beyond(table, nccl).items() if name in _OF_TABLE]
     outside: BoolArray = np.any([*masks, np.zeros(table.batch_size.size, dtype=bool)], axis=0)
     return outside
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from specsim.cost.allreduce import MeasuredCurve, NcclPrior
 from specsim.cost.custom_allreduce import CustomPath
-from specsim.cost.step_change import Shape, step_change
+from specsim.cost.step_change import Shape, draft_forwards, step_change
 from specsim.cost.terms import Cycle
 from specsim.quantities import BoolArray, FloatArray
 
@@ -43,7 +43,20 @@ class DerivedSetting:
         change = step_change(self.before, self.after, cycle, self.target, self.draft, self.extend_forwards, self.custom)
         return np.asarray(getattr(change, f"{phase}_ms"), dtype=float)
 
-    def beyond(self, tokens: FloatArray) -> BoolArray:
-        """Where the target's messages, of so many tokens, lie outside either curve; shape (n,)."""
-        size = self.target.message_bytes(tokens)
+    def beyond(self, cycle: Cycle) -> BoolArray:
+        """Where messages of verify, drafts or re-extend lie outside either curve; shape (n,)."""
+        outside = self._outside(self.target, cycle.verify_tokens)
+        if self.draft is None:
+            return outside
+        wide, narrow = draft_forwards(cycle)
+        full = (wide > 0) | ((cycle.num_steps > 0) & (self.extend_forwards > 0))
+        outside = outside | (full & self._outside(self.draft, cycle.verify_tokens))
+        return outside | ((narrow > 0) & self._outside(self.draft, cycle.batch_size * cycle.topk))
+
+    def beyond_decode(self, cycle: Cycle) -> BoolArray:
+        """Where plain decode's messages lie outside either curve; shape (n,)."""
+        return self._outside(self.target, cycle.batch_size)
+
+    def _outside(self, shape: Shape, tokens: FloatArray) -> BoolArray:
+        size = shape.message_bytes(tokens)
         return np.asarray(self.before.beyond(size) | self.after.beyond(size))

@@ -25,7 +25,8 @@ from specsim.quantities import (
     is_legal,
 )
 
-_LEAST_LEFT = 0.01  # of a time, whatever a table says that another all-reduce saves
+_LEAST_LEFT = 0.01  # of a time, whatever another setting is said to save of it
+_FALLS = 0.01  # of a time, by which it may fall with more tokens before that is said
 _ESTIMABLE = 1e-7  # relative part of a question that may lie outside what the runs span: rounding, not doubt
 
 _PADDED = frozenset(term.name for term in PADDED.values())
@@ -284,7 +285,7 @@ class CostModel:
             settings=(*self.settings, copy),
             derived=(*self.derived, derived),
             alternatives=tuple(replace(a, model=a.model.with_setting(derived)) for a in self.alternatives),
-            notes=(*self.notes, note),
+            notes=(*self.notes, note, *_falls(self, derived, base)),
         )
 
     def _sum(self, phase: str, cycle: Cycle, nccl: str | None, hosted: bool) -> Estimate:
@@ -319,7 +320,7 @@ class CostModel:
         beyond = {name: (counts[name] < low) | (counts[name] > high) for name, (low, high) in spans.items()}
         derived = self._derived(nccl)
         if derived is not None:
-            beyond["message_bytes"] = derived.beyond(cycle.verify_tokens)
+            beyond["message_bytes"] = derived.beyond(cycle)
         if self.reads_context or self.asked_context is not None:
             beyond["context_len"] = self.beyond_context("context_len", cycle.context_len)
         return beyond
@@ -331,6 +332,9 @@ class CostModel:
         """
         low, high = self.span("decode_batch_size", nccl)
         beyond = {"decode_batch_size": (cycle.batch_size < low) | (cycle.batch_size > high)}
+        derived = self._derived(nccl)
+        if derived is not None:
+            beyond["decode_message_bytes"] = derived.beyond_decode(cycle)
         if self.reads_context:
             beyond["decode_context_len"] = self.beyond_context("decode_context_len", cycle.context_len)
         return beyond
@@ -347,7 +351,7 @@ class CostModel:
             if len(widths) < 2:
                 widths = (*widths, *self.setting(self.reference).verify_tokens)
             return (min(widths), max(widths)) if widths else (np.inf, -np.inf)
-        if name == "message_bytes":
+        if name in ("message_bytes", "decode_message_bytes"):
             return self._told_bytes(nccl)
         if name == "decode_batch_size":
             batches = self.setting(nccl or self.reference).decode_batches
@@ -393,7 +397,8 @@ class CostModel:
         if known.all():
             return Readings(own, {"measured": own}, ~known, "")
         reference = self.phase("verify", cycle, self.reference)
-        readable = self.estimable(reference) & (nccl != self.reference)
+        timed = bool(self.setting(self.reference).verify_tokens)
+        readable = self.estimable(reference) & (nccl != self.reference) & timed
         why = "" if (known | readable).all() else self._one_width(setting, cycle.verify_tokens[~known & ~readable])
         readings = {"measured": own}
         if (readable & ~known).any():
@@ -403,7 +408,8 @@ class CostModel:
             raise NotIdentifiedError(why)
         told = known | readable
         mixed = {name: _where(known, own, _where(told, read, _nowhere(own))) for name, read in readings.items()}
-        return Readings(_middle(tuple(mixed.values())), mixed, ~known, why)
+        least = np.where(readable & ~known, _LEAST_LEFT * reference.value, -np.inf)
+        return Readings(_middle(tuple(mixed.values()), least), mixed, ~known, why)
 
     def _read(self, reference: Estimate, cycle: Cycle, setting: NcclSetting) -> tuple[dict[str, Estimate], str] | None:
         """The readings that the runs allow of a setting, None where nothing is common with the reference."""
@@ -503,6 +509,18 @@ class CostModel:
         return read(cls, Path(path))
 
 
+def _falls(model: CostModel, derived: DerivedSetting, base: NcclSetting) -> Iterator[str]:
+    """A sentence where a derived verify falls with the tokens by more than a share: the table outgrows the runs."""
+    widths = np.arange(min(base.verify_tokens, default=1.0), max(base.verify_tokens, default=0.0) + 1)
+    cycle = model.verify_cycle(np.ones_like(widths), widths)
+    times = model.phase("verify", cycle, derived.base).value + derived.change_ms("verify", cycle)
+    if (times < (1 - _FALLS) * np.maximum.accumulate(times)).any():
+        yield (
+            f"NCCL {derived.label}: verify FALLS with more tokens, from {times.max():.4g} to {times[-1]:.4g} ms: by the table"
+            f" all-reduces under {derived.base} grow faster than verify does in its runs, so the two do not fit together"
+        )
+
+
 def _where(mask: BoolArray, yes: Estimate, no: Estimate) -> Estimate:
     return Estimate(np.where(mask, yes.value, no.value), np.where(mask[:, None], yes.gradient, no.gradient))
 
@@ -512,9 +530,9 @@ def _nowhere(like: Estimate) -> Estimate:
     return Estimate(np.full_like(like.value, np.nan), np.zeros_like(like.gradient))
 
 
-def _middle(readings: tuple[Estimate, ...]) -> Estimate:
-    """The middle reading where there are three, the mean of two."""
-    values = np.stack([r.value for r in readings])
+def _middle(readings: tuple[Estimate, ...], least: FloatArray) -> Estimate:
+    """The middle reading where there are three, the mean of two; one that leaves no time counts as the least (n,)."""
+    values = np.maximum(np.stack([r.value for r in readings]), least)
     gradients = np.stack([r.gradient for r in readings])
     order = np.argsort(values, axis=0, kind="stable")
     low, high = order[(len(readings) - 1) // 2], order[len(readings) // 2]
@@ -558,7 +576,7 @@ def _problems_of_what_was_measured(model: CostModel, labels: list[str]) -> Itera
             if measured and min(measured) <= 0:
                 yield f"settings: {setting.label} was measured at {min(measured)} tokens or requests"
             base = next((d.base for d in model.derived if d.label == setting.label), setting.label)
-            own = [c.value for c in model.coefficients if c.phase == phase and c.nccl == base]
+            own = [c.value for c in model.coefficients if c.phase == phase and c.nccl in (None, base)]
             if measured and not sum(own) > 0:
                 yield f"coefficients: {phase} under {setting.label} takes no time"
     if any(not low <= high for low, high in model.ranges.values()):

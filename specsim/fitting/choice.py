@@ -10,7 +10,7 @@ import numpy as np
 
 from specsim.cost.terms import HOST, PADDED, TERM_BY_NAME
 from specsim.fitting.columns import Column, features
-from specsim.fitting.least_squares import Solution, solve
+from specsim.fitting.least_squares import Solution, aicc, solve
 from specsim.fitting.observations import Observation, resolution
 from specsim.quantities import FloatArray
 from specsim.uncertainty import probability_positive
@@ -105,7 +105,7 @@ def _quick_aicc(design: FloatArray, count: int, shapes: list[int], pool: tuple[C
         return float("inf")
     residuals = 1.0 - (columns / np.linalg.norm(columns, axis=0).clip(1e-300)) @ values
     parameters = sum(len(pool[shape].parameters) for shape in shapes)
-    return _penalised(float(residuals @ residuals), len(design), int(rank) + parameters + 1, floor)
+    return aicc(float(residuals @ residuals), len(design), int(rank) + parameters + 1, floor)
 
 
 def _ranked(forms: list[Form], best: Form, count: int) -> tuple[Form, tuple[Form, ...]]:
@@ -199,8 +199,8 @@ def _curves(base: tuple[Column, ...], seen: tuple[Observation, ...]) -> Iterator
     curves = {phase: curve for phase in ("verify", "decode") if (curve := _curve(base, seen, phase))}
     requests = (Column(TERM_BY_NAME["verify_per_request_ms"]),)
     for phases in [(phase,) for phase in curves] + ([tuple(curves)] if len(curves) > 1 else []):
-        slopes = {f"{phase}_per_token_ms" for phase in phases}
         steps = tuple(step for phase in phases for step in curves[phase])
+        slopes = {f"{step.term.phase}_per_token_ms" for step in steps if not step.term.hosted}
         columns = (*(column for column in base if column.term.name not in slopes), *steps)
         name = f"measured curve over tokens in {' and '.join(phases)}"
         yield _form(columns, seen, name)
@@ -271,15 +271,8 @@ def _form(columns: tuple[Column, ...], seen: tuple[Observation, ...], name: str)
     flat = sum(not solution.values[index] > 0 for index in range(len(columns)) if columns[index].term.name in STEPS)
     searched = sum(len(columns[index].parameters) for index in shapes)
     count = int(solution.kept.sum()) - flat + searched + 1
-    aicc = _penalised(squares, len(seen), count, max(resolution(seen), 1e-9) ** 2)
-    return Form(columns, name, aicc, _left_out(solution, design, seen), squares)
-
-
-def _penalised(squares: float, n: int, count: int, floor: float) -> float:
-    """AICc = n·log(RSS/n) + 2k + 2k(k + 1)/(n − k − 1); residuals below what rounding leaves count as rounding."""
-    if n - count - 1 < 2:
-        return float("nan")
-    return float(n * np.log(max(squares / n, floor)) + 2 * count + 2 * count * (count + 1) / (n - count - 1))
+    score = aicc(squares, len(seen), count, max(resolution(seen), 1e-9) ** 2)
+    return Form(columns, name, score, _left_out(solution, design, seen), squares)
 
 
 def _left_out(solution: Solution, design: FloatArray, seen: tuple[Observation, ...]) -> FloatArray:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from specsim.cost.model import Noise
-from specsim.cost.terms import EAGER, HOST, KV_READ, PHASES, TERMS, Cycle, Term
+from specsim.cost.terms import EAGER, HOST, KV_READ, PHASES, TERM_BY_NAME, TERMS, Cycle, Term
 from specsim.fitting.least_squares import Solution, solve
 from specsim.fitting.observations import Observation, resolution
 from specsim.quantities import CONTEXT_TOLERANCE, BoolArray, FloatArray
 
 _SETTLED = 1e-6  # relative change of the noise below which weights stay
 _TOLD = 0.2  # share of a time that reading the KV cache may be uncertain by, over the measured contexts
+_APART = 0.1  # least singular value of unit columns that figures tell apart: contexts a third apart, or more
 _NOISE_ROUNDS = 6  # a range's weight and the noise settle to 0.1% of each other in four
 
 
@@ -32,10 +33,9 @@ def base_columns(seen: tuple[Observation, ...]) -> tuple[Column, ...]:
     alone = measured_alone(seen)
     whole = any(o.phases == PHASES for o in seen)
     owners = {phase: _settings(o for o in seen if phase in o.phases) for phase in ("verify", "decode")}
-    hidden = [phase for phase in KV_READ if hosts(seen, phase)]
     terms = [
-        *(term for term in TERMS if not (term.phase in hidden and _only_hosted(seen, term.phase))),
-        *(HOST[phase] for phase in hidden),
+        *TERMS,
+        *(HOST[phase] for phase in KV_READ if hosts(seen, phase)),
         *(EAGER[phase] for phase in KV_READ if _in_both_modes(seen, phase)),
         *(KV_READ[phase] for phase in phases_of_many_contexts(seen)),
     ]
@@ -44,7 +44,33 @@ def base_columns(seen: tuple[Observation, ...]) -> tuple[Column, ...]:
         for term in terms
         if term.by_setting or term.phase in KV_READ or _is_candidate(term, alone, whole)
         for owner in (owners[term.phase] if term.by_setting else (None,))
+        if owner is None or term.hosted or term in _told_of_device(seen, term.phase, owner)
     )
+
+
+def device_terms(phase: str, reads: bool) -> tuple[Term, ...]:
+    """What the device's time of a phase is a sum of, in the order in which figures that exceed the host's tell it."""
+    names = (f"{phase}_fixed_ms", f"{phase}_per_token_ms")
+    return (*([KV_READ[phase]] if reads else []), *(TERM_BY_NAME[name] for name in names))
+
+
+def _told_of_device(seen: tuple[Observation, ...], phase: str, nccl: str) -> tuple[Term, ...]:
+    """The device's terms that a setting's figures tell: all of them where it waits in none, or graphs were on in some.
+
+    Else those that the figures which exceed the host's time tell apart: one context alone tells no fixed part.
+    """
+    own = tuple(o for o in seen if phase in o.phases and o.nccl == nccl)
+    terms = device_terms(phase, phase in phases_of_many_contexts(seen))
+    visible = tuple(o for o in own if not o.host_bound)
+    if len(visible) == len(own) or not all(o.cycle.eager.all() for o in own):
+        return terms
+    told: tuple[Term, ...] = ()
+    for term in terms if visible else ():
+        design = features(tuple(Column(each) for each in (*told, term)), visible)
+        design = design / np.linalg.norm(design, axis=0).clip(np.finfo(float).tiny)
+        if len(visible) > len(told) and np.linalg.svd(design, compute_uv=False)[-1] > _APART:
+            told = (*told, term)
+    return told
 
 
 def phases_of_many_contexts(seen: Iterable[Observation]) -> tuple[str, ...]:
@@ -68,30 +94,40 @@ def _in_both_modes(seen: Iterable[Observation], phase: str) -> bool:
     return len({bool(o.cycle.eager.all()) for o in seen if phase in o.phases and not o.host_bound}) > 1
 
 
-def _only_hosted(seen: Iterable[Observation], phase: str) -> bool:
-    """Whether graphs were off in all figures of a phase: of the device they show no more than what exceeds the host."""
-    return all(o.cycle.eager.all() for o in seen if phase in o.phases)
-
-
 def told_apart(
     columns: tuple[Column, ...], seen: tuple[Observation, ...], noise: float
 ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """Fold terms beside verify and decode that these runs cannot tell from earlier ones into those; name them."""
-    kept = solved(columns, seen, noise)[0].kept
-    stays = [bool(told) or column.term.by_setting for column, told in zip(columns, kept, strict=True)]
+    solution = solved(columns, seen, noise)[0]
+    if _no_verify(columns, solution, seen):  # a forward that drafts nothing would take no time
+        columns = tuple(column for column in columns if column.term.phase != "draft")
+        return told_apart(columns, seen, noise)[0], ("draft_per_forward_ms",)
+    stays = [bool(told) or column.term.by_setting for column, told in zip(columns, solution.kept, strict=True)]
     folded = tuple(column.term.name for column, stay in zip(columns, stays, strict=True) if not stay)
     return tuple(column for column, stay in zip(columns, stays, strict=True) if stay), folded
+
+
+def _no_verify(columns: tuple[Column, ...], solution: Solution, seen: tuple[Observation, ...]) -> bool:
+    """Whether whole cycles alone leave all of some setting's time to drafting, and none to verify."""
+    drafts = any(column.term.phase == "draft" for column in columns)
+    if not drafts or not measured_alone(seen).isdisjoint(PHASES):
+        return False
+    phases = np.array([column.term.phase == "verify" for column in columns])
+    verify = features(columns, seen)[:, phases] @ solution.values[phases]
+    return bool((verify[[o.phases == PHASES for o in seen]] <= 0).any())
 
 
 def contexts_told(
     columns: tuple[Column, ...], folded: tuple[str, ...], seen: tuple[Observation, ...], noise: float
 ) -> bool:
-    """Whether what contexts cost is told from what differs with them: to _TOLD of a time over the measured contexts."""
+    """Whether what contexts cost is told from what differs with them: to _TOLD of every time that it is a part of."""
+    if any(term.name in folded for term in KV_READ.values()):
+        return False
     solution, design = solved(columns, seen, noise)[0], features(columns, seen)
-    deviations = noise * np.sqrt(np.diag(solution.unit_covariance)) * np.ptp(design, axis=0)
-    least = min(o.time_ms for o in seen)
     reads = [index for index, column in enumerate(columns) if column.term in KV_READ.values()]
-    return not any(term.name in folded for term in KV_READ.values()) and bool((deviations[reads] < _TOLD * least).all())
+    errors = noise * np.sqrt(np.diag(solution.unit_covariance))[reads]
+    shares = errors * design[:, reads] / np.array([o.time_ms for o in seen])[:, None]
+    return bool((shares < _TOLD).all())
 
 
 def _is_candidate(term: Term, alone: frozenset[str], whole: bool) -> bool:

@@ -12,6 +12,7 @@ _SAME_DIRECTION = 1e-8  # a column this close to those before it (relative) is t
 _NEGATIVE = 1e-9  # a coefficient this far below zero, as a share of a measured time, is negative, not rounded
 _SETTLED = 1e-10  # relative change of fitted times below which weights stay
 _REWEIGHTINGS = 3  # from measured to fitted times; a fourth changes a fit at 10% noise by less than 0.1%
+_LEAST_FITTED = 1e-3  # of a measured time: where the fit leaves a row nothing, its residual is relative to this
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,21 @@ def solve(features: FloatArray, times: FloatArray, noise_ratio: FloatArray) -> S
     weighed_by = times
     for _ in range(1 + _REWEIGHTINGS):
         solution = _solve_weighted(features, times, 1.0 / (weighed_by * noise_ratio))
-        fitted = np.maximum(features @ solution.values, np.finfo(float).tiny)
+        fitted = np.maximum(features @ solution.values, _LEAST_FITTED * times)
         if np.abs(fitted / weighed_by - 1.0).max() < _SETTLED:
             break
         weighed_by = fitted
     return solution
+
+
+def aicc(squares: float, n: int, count: int, floor: float) -> float:
+    """AICc = n·log(RSS/n) + 2k + 2k(k + 1)/(n − k − 1), NaN with too few rows for one.
+
+    `squares` is RSS of relative residuals, below `floor` [a mean square] rounding; `count` is k, the variance included.
+    """
+    if n - count - 1 < 2:
+        return float("nan")
+    return float(n * np.log(max(squares / n, floor)) + 2 * count + 2 * count * (count + 1) / (n - count - 1))
 
 
 def resampled(

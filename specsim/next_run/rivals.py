@@ -251,10 +251,8 @@ def _rival(space: Space, best: Entrant, entrant: Entrant, first_by: tuple[str, .
 
 def _extrapolated_in(space: Space, side: Side) -> tuple[str, ...]:
     """What of a candidate lies outside the measured range (eq. 14)."""
-    if side.spec is None:
-        low, high = space.model.span("decode_batch_size", side.nccl)
-        return () if low <= side.batch_size <= high else ("decode_batch_size",)
-    beyond = space.model.beyond(space.cycle(side.spec, side.batch_size), side.nccl)
+    of = space.model.beyond_decode if side.spec is None else space.model.beyond
+    beyond = of(space.cycle(side.spec, side.batch_size), side.nccl)
     return tuple(name for name, outside in beyond.items() if outside.any())
 
 

@@ -86,12 +86,26 @@ _VERIFY = ("verify_fixed_ms", "verify_per_token_ms")
 
 
 def _fixed_shares(model: CostModel) -> list[Record]:
-    """Share of verify time that is fixed, at each width measured under the reference setting."""
+    """Share of verify time that is fixed, at each width measured under the reference setting.
+
+    None where tokens alone do not tell verify's time: it depends on contexts or requests too, or the host may be longer.
+    """
     fixed, slope = (model.coefficient(name, model.reference) for name in _VERIFY)
-    if fixed is None or slope is None or not slope.identified or "verify" not in model.measured_phases:
+    others = {c.name for c in model.coefficients if c.phase == "verify"} - {*_VERIFY}
+    if fixed is None or not fixed.identified or (slope is not None and not slope.identified):
         return []
-    widths = model.setting(model.reference).verify_tokens
-    return [{"verify_tokens": t, "share": fixed.value / (fixed.value + slope.value * t)} for t in widths]
+    if "verify" not in model.measured_phases or others - _BY_TOKENS:
+        return []
+    widths = np.array(model.setting(model.reference).verify_tokens)
+    times = model.phase("verify", model.verify_cycle(np.ones_like(widths), widths), model.reference).value
+    return [
+        {"verify_tokens": float(t), "share": float(fixed.value / time)}
+        for t, time in zip(widths, times, strict=True)
+        if time > 0
+    ]
+
+
+_BY_TOKENS = {"verify_knee_ms", "verify_coverage_ms", "verify_ramp_ms"}
 
 
 def _noise_record(model: CostModel) -> Record:
@@ -206,6 +220,8 @@ def all_beyond(model: CostModel, names: Iterable[str], nccl: str) -> list[str]:
 
 def _beyond(model: CostModel, name: str, nccl: str) -> str:
     low, high = model.span(name, nccl)
+    if low > high and name.endswith("message_bytes"):
+        return "message_bytes of a prior, which is no measurement"
     if low > high:
         return f"{name} is not stated by any run"
     return f"{name.removeprefix('decode_')} outside the measured {low:g}" + ("" if low == high else f" to {high:g}")

@@ -13,6 +13,7 @@ from specsim.fitting.choice import choose
 from specsim.fitting.columns import base_columns, features, told_apart
 from specsim.fitting.least_squares import solve
 from specsim.fitting.observations import observations
+from specsim.report.records import fit_record
 from specsim.runs.run import Figure, RunSet
 from tests.synthetic import Truth, lognormal, phase_runs, run
 
@@ -170,3 +171,17 @@ def test_what_a_tree_adds_to_each_step_of_drafting_is_found():
     assert predict(model, SpecConfig(6, 4, 12), Workload(2), 1.0).times.draft_ms == pytest.approx(
         drafting(6, 4, 2), rel=0.02
     )
+
+
+def test_coverage_without_a_fixed_part_is_a_model():
+    model = fit([run(f"{w}", 1, w, verify_ms=20 * (1 - (31 / 32) ** w)) for w in (2, 3, 4, 6, 8, 12, 16, 24, 32)]).model
+    assert "expert coverage" in model.form
+    assert predict(model, chain(5), Workload(1), 1.0).times.verify_ms == pytest.approx(20 * (1 - (31 / 32) ** 5))
+
+
+def test_the_fixed_share_is_that_of_all_that_verify_takes():
+    fitted = fit(measured(lambda b, w: line(b, w) + 0.1 * max(b * w - 64, 0), lambda b: 15 + 0.02 * b))
+    (share,) = [s["share"] for s in fit_record(fitted)["verify_fixed_share"] if s["verify_tokens"] == 128]
+    assert share == pytest.approx(20 / (20 + 0.05 * 128 + 0.1 * 64))
+    by_request = fit(measured(lambda b, w: line(b, w) + 0.4 * b, lambda b: 15 + 0.2 * b))
+    assert not fit_record(by_request)["verify_fixed_share"]

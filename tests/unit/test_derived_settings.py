@@ -74,6 +74,36 @@ def test_messages_outside_the_table_are_flagged(model):
     assert "message_bytes" in outside.extrapolated_in
 
 
+def test_plain_decode_and_drafts_outside_the_table_are_flagged(model):
+    """A token is 2,000 bytes of the target's and 200 of the drafter's; the table begins at 3,000 and 600."""
+    for least, draft, phase in ((3000.0, None, "decode"), (600.0, Shape(1, 100), "draft")):
+        curve = MeasuredCurve("fast", (least, 1e6), (40.0, 40.0), (40.0, 40.0), (1, 1))
+        moved = model.with_setting(replace(derived(), after=curve, draft=draft))
+        answer = predict(moved, SpecConfig(2, 1, 3), Workload(1), 1.0, "fast")
+        assert ("message_bytes" in answer.times.extrapolated_in) == (phase == "draft")
+        assert ("decode_message_bytes" in answer.decode_extrapolated_in) == (phase == "decode")
+
+
+def test_a_table_that_outgrows_the_runs_is_said(model):
+    """From 1,000 to 100,000 bytes 20 all-reduces take 10 ms more, while 47 more tokens take 0.5 ms in the runs."""
+    steep = MeasuredCurve("s", (1000.0, 1e5), (100.0, 600.0), (100.0, 600.0), (1, 1))
+    flat = curve("fast", 40.0, 40.0)
+    fitted = fit(phase_runs(replace(Truth(), verify_per_token_ms=0.01), (2, 4, 6), (1, 2, 8))).model
+    moved = fitted.with_setting(replace(derived(), before=steep, after=flat))
+    assert any("FALLS with more tokens" in note for note in moved.notes)
+    assert not any("FALLS" in note for note in model.with_setting(derived()).notes)
+
+
+def test_a_sweep_flags_what_single_questions_flag(model):
+    short = MeasuredCurve("fast", (1000.0, 10000.0), (40.0, 40.0), (40.0, 40.0), (1, 1))
+    moved = model.with_setting(replace(derived(), after=short))
+    axes = Axes.chains(moved, num_steps=(1, 3, 4, 5, 6), batch_size=(1,), nccl=("s", "fast"))
+    found = sweep(moved, assumed_law(0.6), axes)
+    for setting, nccl in enumerate(axes.nccl):
+        alone = predict(moved, found.spec, Workload(1), 1.0, nccl).times.extrapolated
+        assert found.extrapolated[setting, 0].tolist() == alone.tolist()
+
+
 def test_a_sweep_agrees_with_single_questions(model):
     moved = model.with_setting(derived())
     axes = Axes((1, 2, 4), (1, 2), (2, 3, 5), (1, 8), ("s", "fast"))

@@ -507,3 +507,32 @@ def test_resamples_without_residuals_spread_by_the_assumed_noise():
     drawn = fit(runs, noise=0.02).resampled(5000, np.random.default_rng(0))
     verify_at_3 = drawn[:, 0] + 3 * drawn[:, 1]
     assert verify_at_3.std() / 25.6 == pytest.approx(0.02, rel=0.1)
+
+
+def test_drafting_never_takes_all_of_a_cycle():
+    """Cycles of 2 ms a forward: the split of time between verify and drafts is the runs' to tell, and they do not."""
+    runs = [run(f"{w}", 1, w, cycle_ms=2.0 * (w - 1)) for w in (2, 3, 5)]
+    fitted = fit(runs)
+    assert all(c.phase == "verify" for c in fitted.model.coefficients)
+    assert any("draft_per_forward_ms cannot be told" in note for note in fitted.model.notes)
+    forward = predict(fitted.model, SpecConfig(0, 1, 1), Workload(1), 1.0)
+    assert forward.times.cycle_ms > 0
+
+
+def test_a_reading_that_leaves_no_time_makes_no_negative_prediction():
+    """Verify 20 + 1·T against 30 ms at 64 tokens under another setting: shifted by −54 ms, 8 tokens would take −26."""
+    runs = [run(f"{w}", 1, w, verify_ms=20.0 + w) for w in (4, 16, 64)]
+    model = fit([*runs, run("fast", 1, 64, "fast", verify_ms=30.0)]).model
+    widths = np.arange(2, 80)
+    times = predict(model, SpecConfig(widths - 1, 1, widths), Workload(1), 1.0, "fast").times
+    assert (times.verify_ms > 0).all()
+    assert (np.diff(times.verify_ms) >= 0).all()
+    assert (times.cycle_interval[0] <= times.cycle_ms).all()
+    assert (times.cycle_ms <= times.cycle_interval[1]).all()
+
+
+def test_baselines_of_two_settings_tell_no_cycle_of_either():
+    model = fit([run("p", 8, None, decode_ms=4.6), run("q", 8, None, "fast", decode_ms=4.4)]).model
+    for nccl in ("s", "fast"):
+        with pytest.raises(NotIdentifiedError, match="no cycle was measured"):
+            predict(model, SpecConfig(3, 1, 4), Workload(8), 2.0, nccl)
