@@ -39,8 +39,8 @@ class Verdict:
     """Whether an accept length pays (eq. 7, 10), in the caller's shape.
 
     `probability_pays` is the chance that it exceeds C/t, by whichever reading of the NCCL setting is least
-    decided; `verdict` is PAYS or LOSES where that leaves the tail outside a LEVEL interval, IMPOSSIBLE where no
-    length can, OPEN where the runs do not tell, else UNDECIDED. Where the cycle is a lower bound, the chance and
+    decided; `verdict` is PAYS or LOSES where that leaves the tail outside a LEVEL interval (never where no run tells
+    what so long a context costs the baseline), IMPOSSIBLE where no length can, OPEN where the runs do not tell, else UNDECIDED. Where the cycle is a lower bound, the chance and
     the speed-up are upper bounds, and PAYS cannot be said. The affordable times [ms] are the cycle, and its verify,
     that this length pays for.
     """
@@ -122,7 +122,10 @@ def break_even(
         check_length(length, most)
         if not (error >= 0).all():
             raise ConfigurationError("the standard error of an accept length is a number of at least 0")
-        verdict = _verdict(model, cost, baseline.decode, length, error, feasible, shape)
+        untold = decode_beyond(model, cost.cycle, baseline.nccl, decode).get(
+            "decode_context_len", np.zeros_like(feasible)
+        )
+        verdict = _verdict(model, cost, baseline.decode, length, error, (feasible, untold), shape)
     return BreakEven(
         spec,
         workload,
@@ -271,14 +274,17 @@ def _verdict(
     decode: Estimate,
     length: FloatArray,
     error: FloatArray,
-    feasible: BoolArray,
+    masks: tuple[BoolArray, BoolArray],
     shape: tuple[int, ...],
 ) -> Verdict:
+    """The verdict where a length can pay at all (the first mask), and the baseline's context is told (not the second)."""
+    feasible, untold = masks
     pays = _probability(model, cost, decode, length, error)
     sure = (1 + LEVEL) / 2
     ahead = UNDECIDED if model.lower_bound(cost.nccl) else PAYS
     words = np.where(pays >= sure, ahead, np.where(pays <= 1 - sure, LOSES, UNDECIDED))
     words = np.where(feasible, words, IMPOSSIBLE)
+    words = np.where(untold, UNDECIDED, words)
     words = np.where(np.isnan(pays), OPEN, words)
     afford = length * decode.value
     rest = cost.total.value - cost.verify.point.value

@@ -379,3 +379,37 @@ def test_padding_is_found_where_the_runs_show_it():
 @pytest.mark.parametrize(("engine", "cost"), [("sglang", lambda b: 5 + 0.5 * 2 * b), (None, lambda b: 5 + captured(b))])
 def test_padding_is_not_assumed(engine, cost):
     assert "padded" not in fit(padded_runs(engine, cost)).model.form
+
+
+# -- what intervals promise --------------------------------------------------------------------------------------------
+
+
+def inside_of_500(runs_of, ask):
+    """Share of 500 fits whose 90% interval of verify holds the truth; `ask` gives configuration, workload and truth."""
+    hits = []
+    for seed in range(500):
+        model = fit(runs_of(lognormal(seed, 0.01))).model
+        spec, workload, truth = ask
+        low, high = predict(model, spec, workload, 1.0).times.cycle_interval
+        hits.append(low <= truth <= high)
+    return float(np.mean(hits))
+
+
+def test_intervals_of_a_kv_read_cover_as_they_say():
+    ask = SpecConfig(3, 1, 4), Workload(8, 9000), device(32, 72000)
+    assert 0.87 <= inside_of_500(many_contexts, ask) <= 0.93
+
+
+def test_intervals_of_a_curve_cover_as_they_say():
+    ask = ONE, Workload(16, 2000), LEVELS[16] + 0.03 * 32
+    assert 0.87 <= inside_of_500(lambda draw: stairs(lambda: draw() ** 0.2), ask) <= 0.93
+
+
+def test_a_baseline_whose_context_nothing_tells_decides_nothing():
+    runs = [*many_contexts(), *(plain(f"p{b}", b, 100, 3.5 + 0.01 * b) for b in (1, 8, 16))]
+    model = fit(runs).model
+    near, far = (
+        break_even(model, SpecConfig(3, 1, 4), Workload(8, c), "s", accept_length=1.1).verdict for c in (100, 9000)
+    )
+    assert near.verdict == "does not pay"
+    assert far.verdict == "undecided"
