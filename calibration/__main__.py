@@ -88,6 +88,39 @@ def cycle_command(**options: Any) -> None:
     run_cycle(**options)
 
 
+@group.command(
+    "quick", epilog="\b\nExample:\n  python -m calibration quick --model config.json --budget 5 -o calibrated"
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("calibrated"),
+    show_default=True,
+    help="A folder for the runs, the model and the plot.",
+)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path, exists=True),
+    required=True,
+    help="A Hugging Face config.json, or the folder that holds it.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Stop measuring after so long; the same command goes on.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and inputs.")  # fmt: skip
+def quick_command(**options: Any) -> None:
+    """From nothing to a model: measure forwards, fit them, draw the fit, and say what it cannot know."""
+    from calibration.commands import run_quick
+
+    run_quick(**options)
+
+
 @group.command("allreduce", epilog="\b\nExample:\n  python -m calibration allreduce --ranks 2 -o allreduce.csv")
 @click.option(
     "-o",

@@ -67,6 +67,22 @@ def run_forward(
     tell_outcome(outcome, results)
 
 
+def run_quick(model: Path, output: Path, budget: float, seed: int) -> None:
+    """`python -m calibration quick`: forwards, the fit, its plot, and what they cannot tell."""
+    from calibration.quick import CANNOT_KNOW, model_of
+
+    runs = output / "forward.json"
+    small = not machine_for_tests_or_real().on_gpu
+    batches, widths, contexts = (
+        ((1, 2), (1, 2, 4), (16, 512)) if small else ((1, 4, 16, 64), (1, 2, 4, 8, 16), (512, 4096))
+    )
+    run_forward(model, runs, budget, seed, batches, widths, contexts, 1024, 4, eager=False, skew=0.0)
+    written = model_of(runs, output)
+    for note in (*written["notes"], *(f"NOT KNOWN: {line}" for line in CANNOT_KNOW)):
+        click.echo(f"* {note}")
+    click.echo(f"{written['model']} for specsim --model, {written['plot']}")
+
+
 def _bends(bench: Bench, results: Results, grid: list[Point], count: int, most_tokens: int) -> Iterator[Task]:
     """Widths where the slope changes, one after the other, at the smallest batch and context of the grid."""
     batch, context = (min(getattr(point, name) for point in grid) for name in ("batch_size", "context_len"))

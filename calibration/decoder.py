@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from calibration.machine import Machine
 from calibration.shapes import ModelShape
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 _EPS = 1e-5
 _THETA = 10000.0
 

@@ -6,12 +6,13 @@ Each has the plain torch form of the same name in `calibration.decoder`'s CPU pa
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import torch
 import triton
 import triton.language as tl
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 _KEYS = 64  # keys a step of the attention loop
 _PROGRAMS = 264  # two for each multiprocessor of an H100 or H200: fewer, and the context is split

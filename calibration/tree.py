@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
     for graph in work.graphs if machine.on_gpu else (False,):
         for size in work.sizes:
             message = torch.zeros(size // 2 or 1, device=machine.device, dtype=machine.dtype)
-            alone = _us(machine, graph, lambda m=message: dist.all_reduce(m))
+            alone = _us(machine, graph, partial(dist.all_reduce, message))
             yield {"bytes": size, "cuda_graph": graph, "pattern": "back to back", "time_us": alone}
             product = torch.zeros_like(left)
 
@@ -100,7 +101,7 @@ def _forwards(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
         for name, reduce in (("with_ms", dist.all_reduce), ("without_ms", None)):
             with torch.inference_mode():
                 cache, hidden = model.cache(1, 512, tokens, work.seed), model.inputs(tokens, 1, work.seed)[0]
-                replay = machine.capture(lambda r=reduce, h=hidden, c=cache: model.forward(h, c, 1, reduce=r), True)
+                replay = machine.capture(partial(model.forward, hidden, cache, 1, reduce=reduce), True)
                 dist.barrier()
                 took[name] = round(machine.timed(replay, 4 * _REPEATS).median_ms, 4)
         yield {"tokens": tokens, **took}

@@ -123,3 +123,11 @@ def test_every_engine_that_is_asked_is_documented():
     text = (REPO / "docs" / "live.md").read_text(encoding="utf-8")
     (head,) = [line for line in text.splitlines() if line.startswith("| | SGLang")]
     assert {name.strip().lower() for name in head.split("|")[2:-1]} == set(_ADAPTERS)
+
+
+def test_the_calibration_page_shows_what_its_command_prints():
+    from benchmarks.calibration_gap import summary, table
+
+    page = (REPO / "docs" / "calibration.md").read_text(encoding="utf-8")
+    assert table() in page
+    assert summary() in " ".join(page.split())

@@ -86,6 +86,12 @@ def test_libraries_stay_where_they_belong(library):
     assert users, f"{library} is not used at all"
 
 
+def test_nothing_here_knows_the_calibration_harness():
+    assert not any(
+        name.split(".")[0] in ("calibration", "torch") for path in modules().values() for name in imports(path)
+    )
+
+
 def test_every_module_has_its_layer():
     assert {name.split(".")[0] for name in modules()} == set().union(*LAYERS)
 

@@ -1,0 +1,172 @@
+"""What the harness plans, reads and writes; nothing here needs torch."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibration.allreduce import SETTINGS, Table, Work
+from calibration.grids import Point, next_width, points, teaching_order
+from calibration.machine import Timing
+from calibration.results import Results
+from calibration.session import Task, measure
+from calibration.shapes import ModelShape, read_shape
+from specsim import load_runs
+from specsim.errors import InputError, SpecsimError
+
+SHAPE = ModelShape("m", 2, 8, 4, 2, 2, 16, 32)
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def config(tmp_path, **fields):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields), encoding="utf-8")
+    return path
+
+
+DENSE = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+         "intermediate_size": 14336, "vocab_size": 128256}  # fmt: skip
+
+
+def test_parameters_of_a_published_shape(tmp_path):
+    """Llama-3.1-8B: 32 layers of 4096·(4096·2 + 1024·2) + 3·4096·14336, and a head of 128,256 × 4096: 7.50 billion."""
+    shape = read_shape(config(tmp_path, **DENSE).parent)
+    assert (shape.head_size, shape.kv_heads) == (128, 8)
+    assert shape.parameters == 32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336) + 128256 * 4096
+    assert shape.drafter().layers == 1
+    assert shape.drafter().vocabulary == 32000
+
+
+def test_a_mixture_counts_its_experts(tmp_path):
+    fields = DENSE | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "head_dim": 64}
+    shape = read_shape(config(tmp_path, **fields))
+    assert (shape.experts, shape.experts_per_token, shape.expert_size, shape.head_size) == (128, 8, 768, 64)
+    assert shape.card()["experts"] == 128
+    assert shape.drafter().experts == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"), [({"hidden_size": 8}, "num_hidden_layers"), (DENSE | {"vocab_size": "x"}, "vocab_size")]
+)
+def test_a_shape_that_lacks_something_is_refused_by_name(tmp_path, fields, says):
+    with pytest.raises(InputError, match=says):
+        read_shape(config(tmp_path, **fields))
+
+
+def test_no_json_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(InputError, match="is not JSON"):
+        read_shape(tmp_path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_shape(tmp_path / "none.json")
+
+
+def test_a_model_is_split_where_it_divides():
+    assert (SHAPE.split(2).heads, SHAPE.split(2).intermediate_size) == (2, 8)
+    with pytest.raises(SpecsimError, match="kv_heads"):
+        SHAPE.split(4)
+
+
+# -- order of measuring ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1))
+def test_any_beginning_spans_the_values(values):
+    order = teaching_order(values)
+    assert sorted(order) == sorted(set(values))
+    assert set(order[:2]) == {min(values), max(values)}
+
+
+def test_plain_decode_comes_first_and_corners_before_the_rest():
+    order = points((1, 4, 16), (1, 2, 8), (128, 4096), most_tokens=64)
+    assert [p.num_draft_tokens for p in order[:6]] == [1] * 6
+    assert order[0] == Point(1, 1, 128)
+    assert all(p.tokens <= 64 for p in order)
+    assert len(order) == 18 - 2  # 16 × 8 is too wide, in both contexts
+
+
+def test_the_next_width_halves_the_gap_beside_the_sharpest_bend():
+    flat_then_steep = {t: 5.0 + 0.05 * max(t - 64, 0) for t in (1, 16, 64, 256, 512)}
+    assert next_width(flat_then_steep) in range(17, 256)
+    assert next_width({t: 5.0 + 0.05 * t for t in (1, 16, 64)}) is None
+    assert next_width({1: 5.0, 2: 9.0, 3: 9.1}) is None  # nothing lies between
+
+
+@given(st.integers(10, 200))
+def test_widths_close_in_on_a_knee(knee):
+    def time(tokens):
+        return 5.0 + 0.1 * max(tokens - knee, 0)
+
+    known = {t: time(t) for t in (1, 8, 64, 256)}
+    for _ in range(12):
+        width = next_width(known)
+        if width is None:
+            break
+        known[width] = time(width)
+    below, above = (max(t for t in known if t <= knee), min(t for t in known if t >= knee))
+    assert above - below <= 0.3 * knee + 2
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+DEFAULTS = {"model": "m", "hardware": "h", "engine": "calibration", "method": "eagle3"}
+RUN = {"batch_size": 1, "num_draft_tokens": 4, "topk": 1, "verify_ms": [1.0, 1.1]}
+
+
+def results(path, **card):
+    return Results(path, "about", DEFAULTS, {"layers": 2, **card})
+
+
+def test_every_run_is_on_disk_before_the_next_and_a_new_start_goes_on(tmp_path):
+    path = tmp_path / "runs.json"
+    on_disk = []
+
+    def one(index):
+        on_disk.append(len(load_runs(path).runs) if path.exists() else 0)
+        return RUN | {"batch_size": index + 1}
+
+    tasks = [Task(f"r{index}", lambda index=index: one(index)) for index in range(3)]
+    assert measure(tasks[:2], results(path), 60, "").measured == 2
+    again = measure(tasks, results(path, provenance={"other": 1}), 60, "")
+    assert (again.measured, again.earlier) == (1, 2)
+    assert on_disk == [0, 1, 2]
+    assert [run.id for run in load_runs(path).runs] == ["r0", "r1", "r2"]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_budget_that_is_spent_leaves_the_rest(tmp_path):
+    tasks = [Task("a", lambda: RUN), Task("b", lambda: RUN)]
+    assert measure(tasks, results(tmp_path / "r.json"), 0.0, "").left == 2
+
+
+def test_another_measurements_file_is_not_gone_on_with(tmp_path):
+    path = tmp_path / "r.json"
+    results(path).add({"id": "a", **RUN})
+    with pytest.raises(InputError, match="of another model"):
+        Results(path, "about", DEFAULTS | {"hardware": "else"}, {"layers": 2})
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(InputError, match="cannot be gone on with"):
+        results(path)
+
+
+def test_a_timing_is_its_median_and_quartiles():
+    timing = Timing((1.0, 2.0, 3.0, 4.0, 100.0))
+    assert timing.median_ms == 3.0
+    assert timing.spread == pytest.approx((52.0 - 1.5) / 2 / 3)  # quartiles 1.5 and 52 of five, exclusive
+
+
+def test_a_table_grows_by_settings_and_reads_back(tmp_path):
+    table = Table(tmp_path / "t.csv", ("nccl", "bytes", "time_us"))
+    table.add([{"nccl": "default", "bytes": 1024, "time_us": 9.0, "pattern": "x"}])
+    assert Table(tmp_path / "t.csv", table.columns).has("default")
+    assert not Table(tmp_path / "t.csv", table.columns).has("Ring-LL")
+
+
+def test_work_is_read_as_it_was_written():
+    work = Work("forward", 2, (1024,), (1, 2), SHAPE)
+    read, setting = Work.read(work.written("Ring-LL"))
+    assert setting in SETTINGS
+    assert (read.kind, read.ranks, list(read.tokens), read.shape) == ("forward", 2, [1, 2], SHAPE)
