@@ -38,11 +38,18 @@ def write_model(path: Path, seed: int = 0) -> None:
     writer.add_eos_token_id(2)
     for name, shape in _shapes().items():
         norm = name.endswith("norm.weight")
-        writer.add_tensor(name, np.ones(shape, np.float32) if norm else _random(rng, shape))
+        weights = np.ones(shape, np.float32) if norm else _random(rng, shape)
+        if name == "output.weight":  # only printable characters are ever likely: half a character is no text to stream
+            weights[[not _printable(token) for token in TOKENS]] = 0.0
+        writer.add_tensor(name, weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _printable(token: bytes | str) -> bool:
+    return isinstance(token, bytes) and token.startswith(b"<0x") and 32 <= int(token[3:5], 16) < 127
 
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
