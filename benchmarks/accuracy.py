@@ -104,12 +104,14 @@ hard ones: there a constant ratio has the sign right about as often as a fit, wh
 
 Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs): a 32-layer forward of hidden size 4096 without
 attention, with its 64 all-reduces and without, at 1 to 64 tokens (`tests/validation/data/h200x2_forward.csv`), beside
-the forward without plus what single all-reduces take back to back (`h200x2_allreduce.csv`, eq. 17).
+the forward without plus what single all-reduces take back to back (`h200x2_allreduce.csv`, eq. 17). "Harness" is the
+same by `python -m calibration allreduce` on another machine of that kind, with attention (`calibration/data`).
 
 {all_reduce}
 
 The default is LL at these sizes, and additive. Back to back, adjacent Simple all-reduces overlap in part, and between
-layers they do not: the table is too cheap for it, and so is the change.
+layers they do not: the table is too cheap for it, and so is the change, of which up to {fall_short:.2f} times the table's
+was measured. Intervals of settings that were never run allow for that.
 
 ## Served: time per output token
 
@@ -162,6 +164,7 @@ def page() -> str:
         drafters=len(drafters),
         acceptance=accuracy_acceptance.table(),
         all_reduce=accuracy_allreduce.table(),
+        fall_short=accuracy_allreduce.fall_short(),
         serving=accuracy_serving.table(),
         apart=accuracy_serving.APART_MS,
     )

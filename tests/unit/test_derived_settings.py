@@ -58,7 +58,7 @@ def test_intervals_reach_from_the_tables_change_to_what_tables_fall_short_by(mod
     own = predict(model, SpecConfig(3, 1, 4), Workload(2), 2.0, "s").times.cycle_interval
     low, high = predict(moved, SpecConfig(3, 1, 4), Workload(2), 2.0, "fast").times.cycle_interval
     assert high == pytest.approx(own[1] - 1.56)
-    assert low == pytest.approx(own[0] - 1.56 - 0.6 * 1.2)
+    assert low == pytest.approx(own[0] - 1.56 - 0.9 * 1.2)
 
 
 def test_messages_outside_the_table_are_flagged(model):

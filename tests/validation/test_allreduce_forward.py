@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_allreduce import SHAPE, TABLE, curves, forwards
+from benchmarks.accuracy_allreduce import SHAPE, TABLE, curves, fall_short, forwards
 from specsim import Run, Setup, SpecConfig, Workload, fit
 from specsim.cost.derived import DerivedSetting
+from specsim.cost.model import _TABLES_FALL_SHORT
 from specsim.cost.step_change import forward_change_ms
 from specsim.report.comm import MICROBENCHMARK
 from specsim.runs.run import Figure
@@ -86,3 +87,7 @@ def test_a_model_of_the_default_moved_by_the_table_is_as_wrong_as_the_table():
     cycle = model.verify_cycle(simple.tokens, np.ones_like(simple.tokens))
     errors = model.verify(cycle, "Ring-Simple").point.value - simple.measured_ms
     assert ((errors > -0.45) & (errors < -0.2)).all()
+
+
+def test_intervals_of_settings_never_run_allow_for_what_tables_fell_short_by():
+    assert 1.5 < fall_short() <= _TABLES_FALL_SHORT
