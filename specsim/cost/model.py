@@ -29,6 +29,7 @@ _TABLES_FALL_SHORT = 1.9
 """Measured change of a forward over the table's, at most and rounded up (two H200s, Ring-Simple; docs/accuracy.md)."""
 _LEAST_LEFT = 0.01  # of a time, whatever another setting is said to save of it
 _FALLS = 0.01  # of a time, by which it may fall with more tokens before that is said
+_NOTHING_MS = 1e-9  # a step that takes no more than this is rounding
 _ESTIMABLE = 1e-7  # relative part of a question that may lie outside what the runs span: rounding, not doubt
 
 _PADDED = frozenset(term.name for term in PADDED.values())
@@ -484,14 +485,14 @@ class CostModel:
     def decode(self, cycle: Cycle, nccl: str) -> Estimate:
         """Plain decode step at the cycle's batch sizes (eq. 5); never read off verify.
 
-        NaN where no baseline under this setting tells that batch size; raises MixedSetupError where none tells
+        NaN where no baseline under this setting tells that batch size, or nothing is left of it; raises MixedSetupError where none tells
         any, naming the field that a baseline would have to share.
         """
         setting = self.setting(nccl)
         if not setting.decode_batches:
             raise MixedSetupError(self._no_baseline(nccl), ("nccl",))
         estimate = self.phase("decode", cycle, nccl)
-        known = self.estimable(estimate)
+        known = self.estimable(estimate) & (estimate.value > _NOTHING_MS)
         if not known.any():
             raise MixedSetupError(self.no_baseline_at(cycle, nccl), ("batch_size",))
         return estimate if known.all() else _where(known, estimate, _nowhere(estimate))
@@ -499,6 +500,12 @@ class CostModel:
     def no_baseline_at(self, cycle: Cycle, nccl: str) -> str:
         """Why a setting's baselines do not tell some of the cycles' batch sizes."""
         have = self.setting(nccl).decode_batches
+        own = self.phase("decode", cycle, nccl)
+        if (self.estimable(own) & (own.value <= _NOTHING_MS)).any():
+            return (
+                f"plain decode under NCCL setting {nccl!r} comes out at 0 ms there: all of it is the KV read; measure the"
+                " baseline at a short context, too"
+            )
         asked = ", ".join(f"{b:g}" for b in np.setdiff1d(cycle.batch_size, have)[:4])
         return (
             f"the baseline under NCCL setting {nccl!r} was measured at batch_size {', '.join(f'{b:g}' for b in have)},"

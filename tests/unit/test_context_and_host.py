@@ -413,3 +413,12 @@ def test_a_baseline_whose_context_nothing_tells_decides_nothing():
     )
     assert near.verdict == "does not pay"
     assert far.verdict == "undecided"
+
+
+def test_a_baseline_that_is_all_kv_read_is_none_at_context_0():
+    runs = [*many_contexts(), *(plain(f"p{c}", 8, c, 0.03 * 8 * c / 1000) for c in (2000, 8000, 16000))]
+    model = fit(runs).model
+    answer = predict(model, SpecConfig(3, 1, 4), Workload(8, 0), 2.0)
+    assert np.isnan(answer.decode_ms)
+    assert "comes out at 0 ms there" in answer.no_baseline
+    assert np.isfinite(predict(model, SpecConfig(3, 1, 4), Workload(8, 4000), 2.0).decode_ms)
