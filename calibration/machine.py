@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import platform
+import re
 import shlex
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 _QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
+_FOLDERS = re.compile(r"(^|(?<==))/.*/")  # of an absolute path, alone or behind an option's "="
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,7 @@ class Machine:
         import torch
 
         read = {"hardware": self.hardware, "python": platform.python_version(), "torch": torch.__version__}
-        command = "python -m calibration " + shlex.join(sys.argv[1:])
-        read |= {"command": command, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+        read |= {"command": recorded_command(sys.argv[1:]), "started": datetime.now(UTC).isoformat(timespec="seconds")}
         return read | (_nvidia_smi() | {"cuda": str(torch.version.cuda)} if self.on_gpu else {})
 
     def capture(self, work: Callable[[], object], graph: bool) -> Callable[[], object]:
@@ -128,6 +129,11 @@ class Machine:
             import torch
 
             torch.cuda.synchronize()
+
+
+def recorded_command(arguments: Sequence[str]) -> str:
+    """The command as it was called, absolute paths by their last name: a run file is passed on, folders are not."""
+    return "python -m calibration " + shlex.join(_FOLDERS.sub("", part) for part in arguments)
 
 
 def _nvidia_smi() -> dict[str, object]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from calibration.allreduce import SETTINGS, Table, Work
 from calibration.grids import Point, next_width, points, teaching_order
-from calibration.machine import Timing
+from calibration.machine import Timing, recorded_command
 from calibration.results import Results
 from calibration.session import Task, measure
 from calibration.shapes import ModelShape, read_shape
@@ -170,3 +170,20 @@ def test_work_is_read_as_it_was_written():
     read, setting = Work.read(work.written("Ring-LL"))
     assert setting in SETTINGS
     assert (read.kind, read.ranks, list(read.tokens), read.shape) == ("forward", 2, [1, 2], SHAPE)
+
+
+# -- provenance --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "recorded"),
+    [
+        (["-o", "/home/me/out dir/runs 1.json"], "-o 'runs 1.json'"),
+        (["--output=/home/me/runs.json"], "--output=runs.json"),
+        (["--model", "calibration/models/m.json"], "--model calibration/models/m.json"),
+        (["--trees", "3/4/8,5/4/16"], "--trees 3/4/8,5/4/16"),
+    ],
+)
+def test_a_recorded_command_names_no_folder_of_the_machine(typed, recorded):
+    """Relative paths and trees stay as they were typed: the command can be given again in the repository."""
+    assert recorded_command(["cycle", *typed]) == f"python -m calibration cycle {recorded}"
