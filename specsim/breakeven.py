@@ -40,9 +40,9 @@ class Verdict:
 
     `probability_pays` is the chance that it exceeds C/t, by whichever reading of the NCCL setting is least
     decided; `verdict` is PAYS or LOSES where that leaves the tail outside a LEVEL interval (never where no run tells
-    what so long a context costs the baseline), IMPOSSIBLE where no length can, OPEN where the runs do not tell, else UNDECIDED. Where the cycle is a lower bound, the chance and
-    the speed-up are upper bounds, and PAYS cannot be said. The affordable times [ms] are the cycle, and its verify,
-    that this length pays for.
+    what so long a context costs the baseline), IMPOSSIBLE where no length can, OPEN where the runs do not tell, else
+    UNDECIDED. Where the cycle is a lower bound, the chance and the speed-up are upper bounds, and PAYS cannot be said.
+    The affordable times [ms] are the cycle, and its verify, that this length pays for.
     """
 
     accept_length: Floats
@@ -116,15 +116,14 @@ def break_even(
     ratio = cost.total.value / decode
     feasible, chain = ratio <= most, flat(spec.topk, shape) == 1
     low, high = _interval(model, cost, baseline.decode)
+    beyond = decode_beyond(model, cost.cycle, baseline.nccl, decode)
     verdict = None
     if accept_length is not None:
         length, error = flat(accept_length, shape), flat(accept_length_error, shape)
         check_length(length, most)
         if not (error >= 0).all():
             raise ConfigurationError("the standard error of an accept length is a number of at least 0")
-        untold = decode_beyond(model, cost.cycle, baseline.nccl, decode).get(
-            "decode_context_len", np.zeros_like(feasible)
-        )
+        untold = beyond.get("decode_context_len", np.zeros_like(feasible))
         verdict = _verdict(model, cost, baseline.decode, length, error, (feasible, untold), shape)
     return BreakEven(
         spec,
@@ -142,7 +141,7 @@ def break_even(
         times=CycleTimes.of(model, cost, shape),
         mixed_in=in_shape(baseline.mixed, shape),
         no_baseline=baseline.why,
-        decode_extrapolated_in=in_shape(decode_beyond(model, cost.cycle, baseline.nccl, decode), shape),
+        decode_extrapolated_in=in_shape(beyond, shape),
         verdict=verdict,
     )
 
