@@ -264,10 +264,8 @@ def _form(columns: tuple[Column, ...], seen: tuple[Observation, ...], name: str)
     added = [index for index, column in enumerate(columns) if column.term.name in _WORDS]
     shapes = [index for index in added if not (curved and columns[index].term.name in _LAST_STEPS)]
     if any(not solution.values[index] > 0 for index in shapes):
-        nothing = np.full(len(seen), np.nan)
-        return Form(
-            columns, name, np.inf, nothing, squares
-        )  # a shape at its bound, or folded into others, adds nothing
+        # a shape at its bound, or folded into others, adds nothing
+        return Form(columns, name, np.inf, np.full(len(seen), np.nan), squares)
     flat = sum(not solution.values[index] > 0 for index in range(len(columns)) if columns[index].term.name in STEPS)
     searched = sum(len(columns[index].parameters) for index in shapes)
     count = int(solution.kept.sum()) - flat + searched + 1
