@@ -22,19 +22,37 @@ def counts(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
+model_option = click.option(
+    "--model",
+    type=click.Path(path_type=Path, exists=True),
+    required=True,
+    help="A Hugging Face config.json, or the folder that holds it.",
+)
+seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Of weights and all that is drawn.")
+
+
+def budget_option(minutes: float, what: str = "Stop measuring") -> Callable[..., Any]:
+    """--budget; what is done when it is over stands first in its help."""
+    return click.option(
+        "--budget",
+        type=click.FloatRange(min=0, min_open=True),
+        default=minutes,
+        show_default=True,
+        metavar="MINUTES",
+        help=f"{what} after so long; the same command goes on.",
+    )
+
+
 def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The model, the budget and the result file."""
-    for option in (
-        click.option("--seed", type=int, default=0, show_default=True, help="Of weights, inputs and acceptance."),
-        click.option("-o", "--output", type=click.Path(path_type=Path), required=True,
-                     help="The runs file; one that is there is gone on with."),
-        click.option("--budget", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
-                     metavar="MINUTES", help="Stop after so long; the same command goes on."),
-        click.option("--model", type=click.Path(path_type=Path, exists=True), required=True,
-                     help="A Hugging Face config.json, or the folder that holds it."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    """The model, the budget, the result file and the seed."""
+    output = click.option(
+        "-o",
+        "--output",
+        type=click.Path(path_type=Path),
+        required=True,
+        help="The runs file; one that is there is gone on with.",
+    )
+    return model_option(budget_option(10.0)(output(seed_option(command))))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": False})
@@ -99,21 +117,9 @@ def cycle_command(**options: Any) -> None:
     show_default=True,
     help="A folder for the runs, the model and the plot.",
 )
-@click.option(
-    "--model",
-    type=click.Path(path_type=Path, exists=True),
-    required=True,
-    help="A Hugging Face config.json, or the folder that holds it.",
-)
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0, min_open=True),
-    default=5.0,
-    show_default=True,
-    metavar="MINUTES",
-    help="Stop measuring after so long; the same command goes on.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and inputs.")  # fmt: skip
+@model_option
+@budget_option(5.0)
+@seed_option
 def quick_command(**options: Any) -> None:
     """From nothing to a model: measure forwards, fit them, draw the fit, and say what it cannot know."""
     from calibration.commands import run_quick
@@ -136,15 +142,8 @@ def quick_command(**options: Any) -> None:
     type=click.Path(path_type=Path, exists=True),
     help="Time a tensor-parallel forward of this model, too, with its all-reduces and without.",
 )
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    metavar="MINUTES",
-    help="Begin no setting after so long; the same command goes on.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and inputs.")  # fmt: skip
+@budget_option(10.0, "Begin no setting")
+@seed_option
 def allreduce_command(**options: Any) -> None:
     """Time all-reduces from 1 KiB to 4 MiB under NCCL settings, each in processes of its own."""
     from calibration.commands import run_allreduce
