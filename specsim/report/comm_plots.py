@@ -41,10 +41,10 @@ def comm_figure(record: Record) -> Figure:
 def _draw_change(axes: Axes, at: int, label: str, rows: list[Record]) -> None:
     colour, dash = COLOURS[at % 4], DASHES[(at + at // 4) % 4]
     widths, changes = [row["num_draft_tokens"] for row in rows], [row["verify_change_ms"] for row in rows]
-    axes.plot(widths, changes, color=colour, linestyle=dash, linewidth=1.6, label=label)
-    for width, change, row in zip(widths, changes, rows, strict=True):
-        fill = "white" if row["extrapolated"] else colour
-        axes.plot([width], [change], MARKERS[at % len(MARKERS)], color=fill, markeredgecolor=colour, markersize=6)
+    marker = MARKERS[at % len(MARKERS)]
+    axes.plot(widths, changes, color=colour, linestyle=dash, linewidth=1.6, marker=marker, markersize=6, label=label)
+    beyond = [(width, change) for width, change, row in zip(widths, changes, rows, strict=True) if row["extrapolated"]]
+    _hollow(axes, beyond, marker, colour, 6)
 
 
 def campaign_comm_figure(record: Record) -> Figure:
@@ -86,8 +86,12 @@ def _draw_host(axes: Axes, at: int, row: Record, tokens: list[int]) -> None:
     axes.plot(tokens, times, color=colour, linestyle=DASHES[1 + at % 3], linewidth=1.2, marker=marker, markersize=5,
               markerfacecolor="white" if row["prior"] else colour, label=label)  # fmt: skip
     beyond = [(t, ms) for t, ms in zip(tokens, times, strict=True) if t in row["extrapolated_tokens"]]
-    if beyond:
-        axes.plot(*zip(*beyond, strict=True), marker, color="white", markeredgecolor=colour, markersize=5)
+    _hollow(axes, beyond, marker, colour, 5)
+
+
+def _hollow(axes: Axes, points: list[tuple[int, float]], marker: str, colour: str, size: int) -> None:
+    if points:
+        axes.plot(*zip(*points, strict=True), marker, color="white", markeredgecolor=colour, markersize=size)
 
 
 def _new(height: float = 4.8) -> tuple[Figure, Axes]:
