@@ -2,9 +2,23 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, settings
 
 from specsim import fit, load_campaign
 from specsim.cli.main import main
+
+# Laws are tried on the same examples everywhere, so that a failure is a change's own; new ones are looked for with
+# --hypothesis-profile search. No law is about speed.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("search", settings.get_profile("repeatable"), derandomize=False)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

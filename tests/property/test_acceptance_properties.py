@@ -147,7 +147,7 @@ def test_rates_turn_round(version: str, per_request: bool, config: tuple[int, in
 # -- the fit -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(configurations().filter(lambda c: c[0] > 0), st.floats(0, 1), st.one_of(st.none(), st.integers(1, 10**6)))
 def test_any_one_length_is_fitted_and_predicted_inside_the_range(
     config: tuple[int, int, int], share: float, cycles: int | None
@@ -164,7 +164,7 @@ def test_any_one_length_is_fitted_and_predicted_inside_the_range(
     assert "rank_exponent" in fitted.not_identified or config[1] > 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(histograms, st.integers(0, 3))
 def test_any_histogram_is_fitted(histogram: list[int], more: int) -> None:
     steps = len(histogram) - 1 + more

@@ -48,7 +48,7 @@ def test_times_scale_and_the_order_of_rows_does_not_matter(rows, factor, asked):
     assert scaled.time_us(inside) == pytest.approx(np.asarray(plain.time_us(inside)) * factor, rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 10**7), times), min_size=1, max_size=9), sizes)
 def test_fitted_forms_never_fall(rows, asked):
     form = fit_affine(curve(rows))

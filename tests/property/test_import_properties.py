@@ -78,7 +78,7 @@ def check_import(path: Path, text: str, **stated: str):
         return None
 
 
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @FUZZ
@@ -88,7 +88,7 @@ def test_damaged_logs_are_read_or_refused(tmp_path, text, width):
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_files_of_every_kind_are_read_or_refused(tmp_path, sample, data):
     text = data.draw(damaged(sample.read_text(encoding="utf-8").splitlines()))

@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
 from specsim import CostModel, SpecConfig, Workload, break_even, chain_accept_length, fit, predict, required_accept_rate
 from tests.synthetic import Truth, lognormal, phase_runs
-
-settings.register_profile("laws", deadline=None, max_examples=60)
-settings.load_profile("laws")
 
 costs = st.floats(0.05, 50.0)
 truths = st.builds(Truth, *(costs for _ in range(8)))

@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specsim.errors import SpecsimError
@@ -82,7 +82,6 @@ def damaged(draw, body):
 
 
 @pytest.mark.parametrize("name", RICH)
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_damaged_answers_raise_nothing_but_a_sentence(name, data):
     whole = RICH[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -37,7 +38,7 @@ def with_one_more(truth: Truth, runs, kind: str, width: int | None) -> CostModel
 
 
 @given(whole_cycles())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_recommended_run_is_the_best_that_refits_find(case):
     truth, runs, asked = case
     model = at_noise(fit(runs).model, 0.01)
@@ -54,15 +55,20 @@ def test_the_recommended_run_is_the_best_that_refits_find(case):
     assert np.isclose(best.ratio, mine / now, rtol=1e-4)
 
 
+def in_order(ratios) -> bool:
+    """Whether they never fall, but for what ties: intervals alike to six digits are ranked by what a run costs."""
+    return all(later >= earlier * (1 - 2e-5) for earlier, later in pairwise(ratios))
+
+
 @given(whole_cycles())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_run_widens_and_the_list_is_in_order(case):
     _, runs, asked = case
     plan = next_run(at_noise(fit(runs).model, 0.01), Asked(num_draft_tokens=asked))
     ratios = [each.ratio for each in plan.next]
     ranked = [each.ratio for each in plan.next if not each.checks_form]
     assert all(0 < ratio <= 1 + 1e-9 for ratio in ratios)
-    assert ranked == sorted(ranked)
+    assert in_order(ranked)
 
 
 # -- the best setting ----------------------------------------------------------------------------------------------------
@@ -91,18 +97,18 @@ def measured(plan):
 
 
 @given(two_settings())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_run_widens_the_doubt_about_the_best(case):
     runs, law = case
     plan = next_run_for_best(fit(runs).model, None, law)
     ratios = [each.ratio for each in plan.next]
     ranked = [each.ratio for each in plan.next if not each.checks_form]
     assert all(0 <= ratio <= 1 + 1e-9 for ratio in ratios)
-    assert ranked == sorted(ranked)
+    assert in_order(ranked)
 
 
 @given(two_settings(), st.integers(-3, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_order_of_runs_does_not_depend_on_the_unit_of_time(case, power):
     """Powers of two, so that arithmetic scales exactly and no tie is broken by rounding."""
     runs, law = case
@@ -115,7 +121,7 @@ def test_the_order_of_runs_does_not_depend_on_the_unit_of_time(case, power):
 
 
 @given(two_settings())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_best_has_the_highest_throughput_and_its_rival_is_the_least_decided(case):
     runs, law = case
     contest = next_run_for_best(fit(runs).model, None, law).about

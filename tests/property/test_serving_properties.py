@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specsim import SpecConfig
@@ -29,7 +29,6 @@ LENGTHS = st.tuples(st.integers(1, 80), st.integers(0, 150)).map(lambda ends: Un
 @given(
     POLICIES, st.booleans(), st.integers(1, 8), st.floats(1, 200), LENGTHS, LENGTHS, st.integers(0, 99), st.booleans()
 )
-@settings(max_examples=60, deadline=None)
 def test_every_server_is_the_step_by_step_one(policy, chunked, most, rate, prompts, outputs, seed, closed):
     load = ClosedLoad(5, 40, prompts, outputs, 0.3) if closed else PoissonLoad(rate, 40, prompts, outputs)
     traffic = load.traffic(np.random.default_rng(seed))
@@ -42,7 +41,6 @@ def test_every_server_is_the_step_by_step_one(policy, chunked, most, rate, promp
 
 
 @given(POLICIES, st.booleans(), st.integers(250, 700), st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
 def test_a_small_cache_is_kept_and_read_step_by_step(policy, chunked, kv_tokens, seed):
     """Nothing is ever accepted, so that a request's cache grows by one token a cycle, while drafts still need room."""
     traffic = PoissonLoad(60.0, 40, UniformLengths(20, 100), UniformLengths(5, 100)).traffic(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specsim.breakeven import break_even
@@ -71,7 +71,7 @@ axes = st.builds(
 laws = st.one_of(st.builds(assumed_law, st.floats(0, 1)), st.builds(FakeTree, st.floats(0.05, 1.0)))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(models(), laws, axes, st.booleans())
 def test_every_cell_is_what_single_questions_answer(model, law, axes, allow_mixed):
     found = sweep(model, law, axes, allow_mixed=allow_mixed)
@@ -99,7 +99,7 @@ def test_every_cell_is_what_single_questions_answer(model, law, axes, allow_mixe
         np.testing.assert_allclose(mine, ends, rtol=1e-6, atol=1e-6)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(models(), laws, axes, st.sampled_from([(2, 1, 3), (3, 2, 7), (6, 4, 25)]))
 def test_best_regret_and_ties(model, law, axes, present):
     found = sweep(model, law, axes, present=SpecConfig(*present))
@@ -130,7 +130,6 @@ observations = st.tuples(st.sampled_from([(1, 1, 2), (3, 1, 4), (3, 2, 7), (6, 4
 fits = st.lists(observations, min_size=1, max_size=3).map(fit_acceptance)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(models(), fits, axes)
 def test_what_the_law_does_not_know_only_widens(model, fitted, axes):
     doubtful, known = sweep(model, fitted, axes), sweep(model, fitted.law, axes)
@@ -143,7 +142,6 @@ def test_what_the_law_does_not_know_only_widens(model, fitted, axes):
     assert (doubtful.kept.margin_high >= known.kept.margin_high - 1e-9)[ends].all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(fits, st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4), st.floats(0, 1)), min_size=3, max_size=3))
 def test_the_distance_of_two_lengths_is_a_distance(fitted, drawn):
     """Symmetric, 0 from itself and never longer than a way round: what a sweep's first selection rests on."""

@@ -122,7 +122,7 @@ def test_a_run_without_a_context_is_not_held_against_times_that_depend_on_it():
     assert [(u.run, "context_len" in u.why) for u in held.unevaluated] == [("silent", True)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**31 - 1))
 def test_predictions_never_fall_with_tokens_batch_or_context(seed):
     model = fit(many_contexts(lognormal(seed, 0.05))).model
@@ -328,7 +328,7 @@ def test_two_outliers_do_not_hide_each_other():
     assert {o.run for o in fit(runs).outliers} == {"4x4", "2x6"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**31 - 1), st.sampled_from([0.002, 0.01, 0.05]))
 def test_honest_noise_is_no_outlier(seed, noise):
     assert not fit(phase_runs(Truth(), (2, 3, 4, 6, 8), (1, 2, 4, 8), lognormal(seed, noise))).outliers
