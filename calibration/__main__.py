@@ -127,6 +127,39 @@ def quick_command(**options: Any) -> None:
     run_quick(**options)
 
 
+@group.command(
+    "serve",
+    epilog="\b\nExample:\n  python -m calibration serve --model config.json --num-draft-tokens 1,2,4,8 -o served.json",
+)
+@shared_options
+@click.option(
+    "--num-draft-tokens",
+    callback=counts,
+    default="1,2,4,8",
+    show_default=True,
+    help="Tokens of a request in a cycle, a server each; 1 is plain decode.",
+)
+@click.option("--batch-size", callback=counts, default=COUNTS, show_default=True, help="Requests at once.")
+@click.option("--context-len", callback=counts, default="128", show_default=True, help="Tokens of each prompt.")
+@click.option(
+    "--settings", default="default", show_default=True, help="NCCL settings, a server each: labels, or 'all'."
+)
+@click.option("--tensor-parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs of a server.")
+@click.option(
+    "--accept-rate",
+    type=click.FloatRange(0, 1),
+    default=0.7,
+    show_default=True,
+    help="Forced: chance of each further draft.",
+)
+@click.option("--eager", is_flag=True, help="Without CUDA graphs.")
+def serve_command(**options: Any) -> None:
+    """Start a real vLLM without weights for each configuration, the one that teaches most next, and load it over HTTP."""
+    from calibration.served import run_serve
+
+    run_serve(**options)
+
+
 @group.command("allreduce", epilog="\b\nExample:\n  python -m calibration allreduce --ranks 2 -o allreduce.csv")
 @click.option(
     "-o",

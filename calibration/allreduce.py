@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """Labels and their environments; without peer access messages go through host memory, as on a box without it."""
 
-_ALWAYS = {"NCCL_NVLS_ENABLE": "0"}  # multicast in the switch is left alone: a fault there outlives the program
+ALWAYS = {"NCCL_NVLS_ENABLE": "0"}  # multicast in the switch is left alone: a fault there outlives the program
 
 Row = dict[str, Any]
 
@@ -70,7 +70,7 @@ def measured(work: Work, setting: str) -> list[Row]:
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={work.ranks}",
         "-m", "calibration.worker", work.written(setting),
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **SETTINGS[setting], **_ALWAYS}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **SETTINGS[setting], **ALWAYS}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment, check=False)
     except subprocess.TimeoutExpired:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -129,10 +129,7 @@ def run_allreduce(output: Path, ranks: int | None, settings: str, model: Path | 
     ranks = ranks or machine.count
     if machine.on_gpu and ranks > machine.count:
         raise SpecsimError(f"--ranks {ranks}, but this machine has {machine.count} GPUs")
-    labels = list(SETTINGS) if settings == "all" else [label.strip() for label in settings.split(",")]
-    unknown = [label for label in labels if label not in SETTINGS]
-    if unknown:
-        raise SpecsimError(f"--settings: {unknown[0]!r} is not known; allowed: all, {', '.join(SETTINGS)}")
+    labels = setting_labels(settings, SETTINGS)
     small = not machine.on_gpu
     sizes, tokens = (SIZES[:3], TOKENS[:2]) if small else (SIZES, TOKENS)
     shape = read_shape(model) if model else None
@@ -156,6 +153,16 @@ def run_allreduce(output: Path, ranks: int | None, settings: str, model: Path | 
     if not done.rows:
         raise SpecsimError("no setting could be measured")
     click.echo(f"{len({row['nccl'] for row in done.rows})} settings in {output}", err=True)
+
+
+def setting_labels(written: str, allowed: Iterable[str]) -> list[str]:
+    """Labels of NCCL settings, as in default,Ring-LL, or all of them; raises SpecsimError on one that is none."""
+    allowed = list(allowed)
+    labels = allowed if written == "all" else [label.strip() for label in written.split(",")]
+    unknown = [label for label in labels if label not in allowed]
+    if unknown:
+        raise SpecsimError(f"--settings: {unknown[0]!r} is not known; allowed: all, {', '.join(allowed)}")
+    return list(dict.fromkeys(labels))
 
 
 def _tables(output: Path, kind: str) -> list[Table]:

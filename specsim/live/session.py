@@ -217,7 +217,7 @@ class Session:
 
     def _found(self, side: Side) -> Found:
         window = steady_window(side.loader.streams(), self.plan.concurrency, side.loader.idle_s)
-        counted, counts, lost = self._counted(side)
+        counted, counts, lost = counted_of(side)
         seen = measured(window, side.spec, counted)
         role = "" if side is self.sides[0] else " baseline"
         made = Made(
@@ -226,25 +226,30 @@ class Session:
             side.spec,
             self.plan.output_len,
             len(self.plan.prompts),
-            self._note(window, seen, lost),
+            note_of(window, seen, lost, self._stopped),
         )
         row = run_row(side.facts, made, window, seen, counts)
         return Found(side, window, seen, row, checked_run(row, str(self.plan.output), self.plan.id), lost)
 
-    def _counted(self, side: Side) -> tuple[CountedLength | None, dict[str, Any], str]:
-        """The accept length and counts between the first and the last reading, or why there are none."""
-        if side.spec is None or len(side.readings) < 2:
-            return None, {}, side.lost
-        first, last = side.readings[0], side.readings[-1]
-        try:
-            return accept_length_between(first, last), run_counts(first, last, side.spec), side.lost
-        except SpecsimError as error:
-            return None, {}, "; ".join(filter(None, [side.lost, str(error)]))
 
-    def _note(self, window: Window, seen: Measured, lost: str) -> str:
-        left = f"left out: ramp {window.ramp_s:.2f} s, prefills between {window.between_s:.2f} s, tail {window.tail_s:.2f} s"
-        steady = f"steady part {window.clear_s:.2f} s of {window.chunks} chunks and {window.tokens:.0f} tokens"
-        return "; ".join(filter(None, [steady, left, *seen.how, *seen.missing, lost, self._stopped]))
+def counted_of(side: Side) -> tuple[CountedLength | None, dict[str, Any], str]:
+    """The accept length and counts between a server's first and last reading, or why there are none."""
+    if side.spec is None or len(side.readings) < 2:
+        return None, {}, side.lost
+    first, last = side.readings[0], side.readings[-1]
+    try:
+        return accept_length_between(first, last), run_counts(first, last, side.spec), side.lost
+    except SpecsimError as error:
+        return None, {}, "; ".join(filter(None, [side.lost, str(error)]))
+
+
+def note_of(window: Window, seen: Measured, *more: str) -> str:
+    """What of a load was measured, what was left out of it, and how each figure was had."""
+    left = (
+        f"left out: ramp {window.ramp_s:.2f} s, prefills between {window.between_s:.2f} s, tail {window.tail_s:.2f} s"
+    )
+    steady = f"steady part {window.clear_s:.2f} s of {window.chunks} chunks and {window.tokens:.0f} tokens"
+    return "; ".join(filter(None, [steady, left, *seen.how, *seen.missing, *more]))
 
 
 def _blocks(sides: Sequence[Side], seconds: float) -> Iterator[tuple[Side, float, bool]]:

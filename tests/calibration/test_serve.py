@@ -1,0 +1,273 @@
+"""Servers of one's own: what is started, in which order, with what; a local process that is waited for and stopped."""
+
+import json
+import os
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibration.allreduce import SETTINGS
+from calibration.checkpoints import texts, write_checkpoint
+from calibration.serve import (
+    ENGINE_OWN,
+    MOST_CONTEXT,
+    Engine,
+    Loads,
+    Serving,
+    captured_tokens,
+    chosen,
+    run_id,
+    servings,
+    survival,
+)
+from calibration.server import LocalServer, free_port
+from calibration.vllm_plugin import DISTINCT, distinct, own_seeds, write_entry_point
+from specsim.errors import InputError, SpecsimError
+from specsim.runs.writing import write_runs
+
+DENSE = {"_name_or_path": "org/dense", "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+         "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "intermediate_size": 128, "vocab_size": 50000, "rope_theta": 5.0, "rms_norm_eps": 1e-5}  # fmt: skip
+MIXTURE = DENSE | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(fields):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(fields), encoding="utf-8")
+        return path
+
+    return write
+
+
+def engine_of(checkpoint, folder, **changes):
+    made = {"loads": Loads((1, 4), (128,)), "ranks": 1, "accept_rate": 0.5, "graphs": True, "on_gpu": True}
+    return Engine(checkpoint, folder=folder, **(made | changes))
+
+
+# -- model folders -----------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_has_what_a_server_reads(config, tmp_path):
+    made = write_checkpoint(config(DENSE), tmp_path / "models")
+    target, drafter = (json.loads((at / "config.json").read_text()) for at in (made.target, made.drafter))
+    assert (made.target.name, made.drafter.name) == ("dense", "dense-drafter")
+    assert target | DENSE == target
+    assert drafter["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert (drafter["num_hidden_layers"], drafter["vocab_size"], drafter["draft_vocab_size"]) == (1, 50000, 32000)
+    assert (drafter["hidden_size"], drafter["rope_theta"]) == (64, 5.0)
+
+
+def test_a_text_of_so_many_words_is_as_many_tokens(config, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    made = write_checkpoint(config(DENSE), tmp_path / "models")
+    tokenizer = tokenizers.Tokenizer.from_file(str(made.target / "tokenizer.json"))
+    one, other = texts(50000, 2, 100, np.random.default_rng(0))
+    encoded = tokenizer.encode(one).ids
+    assert len(encoded) == 100
+    assert min(encoded) >= 3
+    assert one != other
+
+
+def test_a_configuration_without_an_architecture_is_refused_by_name(config, tmp_path):
+    fields = {name: value for name, value in DENSE.items() if name != "architectures"}
+    with pytest.raises(InputError, match="architectures"):
+        write_checkpoint(config(fields), tmp_path / "models")
+
+
+# -- what is started ---------------------------------------------------------------------------------------------------
+
+
+def stated(command, flag):
+    return json.loads(command[command.index(flag) + 1])
+
+
+def test_a_drafting_server_is_told_drafts_rates_and_graph_sizes(config, tmp_path):
+    engine = engine_of(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path)
+    command = engine.command(Serving(4, "default"), 8000)
+    spec = stated(command, "--speculative-config")
+    assert spec["num_speculative_tokens"] == 3
+    assert spec["synthetic_acceptance_rates"] == [0.5, 0.25, 0.125]
+    assert stated(command, "--compilation-config") == {"cudagraph_capture_sizes": [4, 16]}
+    assert "--disable-custom-all-reduce" not in command
+    assert "--enforce-eager" not in command
+
+
+def test_plain_decode_is_told_of_no_drafts(config, tmp_path):
+    engine = engine_of(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, graphs=False)
+    command = engine.command(Serving(1, "default"), 8000)
+    assert "--speculative-config" not in command
+    assert "--enforce-eager" in command
+
+
+@pytest.mark.parametrize(("nccl", "off"), [("Ring-LL", True), ("default", True), (ENGINE_OWN, False)])
+def test_a_setting_is_in_the_environment_and_nccl_carries_all_but_the_engines_own(config, tmp_path, nccl, off):
+    engine = engine_of(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, ranks=2)
+    serving = Serving(1, nccl)
+    assert ("--disable-custom-all-reduce" in engine.command(serving, 1)) is off
+    environment = engine.environment(serving)
+    assert environment | SETTINGS.get(nccl, {}) == environment
+    assert environment["NCCL_NVLS_ENABLE"] == "0"
+
+
+def test_the_drafts_of_a_mixture_differ(config, tmp_path):
+    engines = [engine_of(write_checkpoint(config(each), tmp_path / "m"), tmp_path) for each in (DENSE, MIXTURE)]
+    assert [engine.environment(Serving(4, "default"))[DISTINCT] for engine in engines] == ["0", "1"]
+    assert engines[1].environment(Serving(1, "default"))[DISTINCT] == "0"
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(1, 12))
+def test_no_batch_is_padded_and_draft_steps_are_to_a_multiple(batches, width):
+    sizes = captured_tokens(batches, width)
+    assert sizes == sorted(set(sizes))
+    assert all(batch * width in sizes for batch in batches)
+    assert all(any(batch <= size < batch + width for size in sizes) for batch in batches)
+    assert all(size % width == 0 for size in sizes)
+
+
+@given(st.floats(0, 1), st.integers(1, 16))
+def test_forced_rates_are_what_the_server_allows(rate, drafts):
+    rates = survival(rate, drafts)
+    assert len(rates) == drafts
+    assert all(0 <= later <= earlier <= 1 for earlier, later in pairwise(rates))
+
+
+# -- the order ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(1, 16), min_size=1), st.integers(1, 3))
+def test_every_server_is_started_once_and_plain_decode_of_the_first_setting_first(widths, count):
+    settings = list(SETTINGS)[:count]
+    order = servings(widths, settings)
+    assert len(order) == len(set(order)) == len(widths) * count
+    if 1 in widths:
+        assert order[0] == Serving(1, settings[0])
+
+
+@given(st.sets(st.integers(1, 600), min_size=1, max_size=6), st.sets(st.integers(1, 300_000), min_size=1, max_size=3))
+def test_loads_are_each_asked_once_and_none_is_beyond_the_limit(batches, contexts):
+    loads = Loads(tuple(batches), tuple(contexts))
+    points = loads.points()
+    assert len(points) == len(set(points))
+    fits = {(b, c) for b in batches for c in contexts if b * (c + loads.output_len) <= MOST_CONTEXT}
+    assert set(points) == fits
+
+
+def measured(width, batch, ms):
+    row = {"id": f"{width} {batch}", "model": "m", "nccl": "default", "batch_size": batch}
+    plain = {"method": "none", "decode_ms": ms}
+    return row | (plain if width == 1 else {"num_draft_tokens": width, "topk": 1, "method": "eagle3", "cycle_ms": ms})
+
+
+def test_without_a_fit_the_first_is_chosen(tmp_path):
+    left = [Serving(4, "default"), Serving(8, "default")]
+    assert chosen(left, tmp_path / "none.json") == left[0]
+
+
+def test_with_a_fit_the_server_is_chosen_of_which_it_tells_least(tmp_path):
+    """Two and three tokens tell of 4 well and of 16 badly; of a setting that was never run nothing."""
+    runs = tmp_path / "runs.json"
+    noise = np.random.default_rng(3).normal(1, 0.01, 6)
+    pairs = [(1, 1), (1, 4), (2, 1), (2, 4), (3, 1), (3, 4)]
+    rows = [measured(w, b, (5 + 0.2 * w * b) * e) for (w, b), e in zip(pairs, noise, strict=True)]
+    write_runs(rows, "", runs)
+    near, far = Serving(4, "default"), Serving(16, "default")
+    assert chosen([near, far], runs) == far
+    assert chosen([near, Serving(4, "Ring-LL"), far], runs) == Serving(4, "Ring-LL")
+    assert chosen([near, Serving(1, "Ring-LL"), Serving(4, "Ring-LL")], runs) == Serving(1, "Ring-LL")
+
+
+def test_names_of_runs_have_no_commas_which_lists_have():
+    assert "," not in run_id(Serving(4, "Ring-LL"), (16, 128))
+
+
+# -- the plugin --------------------------------------------------------------------------------------------------------
+
+
+def test_every_parameter_is_filled_from_a_seed_of_its_own():
+    seeds = []
+    fill = own_seeds(lambda param, low, high, seed: seeds.append(seed))
+    for _ in range(5):
+        fill("a parameter")
+    assert len(set(seeds)) == 5
+
+
+def test_drafts_of_a_cycle_differ_and_stay_in_the_vocabulary():
+    class Speculator:
+        vocab_size = 10_000
+
+        def sample_draft(self, hidden, positions, draft_step):
+            return hidden
+
+    drafted = distinct(Speculator.sample_draft)
+    tokens = [drafted(Speculator(), np.array([7, 8]), None, draft_step=step) for step in range(6)]
+    firsts = [int(step[0]) for step in tokens]
+    assert len(set(firsts)) == 6
+    assert all(0 <= token < 10_000 for token in firsts)
+
+
+def test_a_server_finds_the_entry_point(tmp_path, monkeypatch):
+    from importlib.metadata import entry_points
+
+    for folder in write_entry_point(tmp_path / "plugin").split(os.pathsep):
+        monkeypatch.syspath_prepend(folder)
+    found = [each for each in entry_points(group="vllm.general_plugins") if each.name == "specsim_dummy"]
+    assert len(found) == 1
+    assert found[0].load().__name__ == "register"
+
+
+# -- a process of one's own --------------------------------------------------------------------------------------------
+
+SERVES = """
+import http.server, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
+"""
+
+
+def server(tmp_path, program, limit_s=60.0):
+    port = free_port()
+    return LocalServer([sys.executable, "-c", program, str(port)], {"A": "b"}, port, tmp_path / "log", limit_s)
+
+
+def lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return (
+        Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[2] != "Z"
+    )  # a zombie waits for whoever reaps it
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at /proc")
+def test_all_that_a_server_started_is_gone_with_it(tmp_path):
+    with server(tmp_path, SERVES) as running:
+        child = int((tmp_path / "log").read_text().split()[0])
+        assert lives(child)
+        assert running.started_s > 0
+    end = time.monotonic() + 30
+    while lives(child) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not lives(child)
+
+
+def test_a_server_that_ends_is_told_with_its_last_words(tmp_path):
+    with pytest.raises(SpecsimError, match=r"ended with 3(.|\n)*NoSuchWeights: out of memory"):
+        server(tmp_path, "import sys; print('Error NoSuchWeights: out of memory'); sys.exit(3)").__enter__()
+
+
+def test_a_server_that_never_is_ready_is_stopped(tmp_path):
+    with pytest.raises(SpecsimError, match="not ready within 1 s"):
+        server(tmp_path, "import time; print('loading', flush=True); time.sleep(600)", 1.0).__enter__()
