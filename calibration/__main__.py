@@ -132,13 +132,15 @@ def quick_command(**options: Any) -> None:
     epilog="\b\nExample:\n  python -m calibration serve --model config.json --num-draft-tokens 1,2,4,8 -o served.json",
 )
 @shared_options
+@click.option("--engine", type=click.Choice(["vllm", "sglang"]), default="vllm", show_default=True, help="What serves.")
 @click.option(
     "--num-draft-tokens",
     callback=counts,
     default="1,2,4,8",
     show_default=True,
-    help="Tokens of a request in a cycle, a server each; 1 is plain decode.",
+    help="Tokens of a request in a cycle, a chain and a server each; 1 is plain decode.",
 )
+@click.option("--trees", default="", help="Trees as steps/topk/draft tokens, such as 3/4/8,5/4/16 (SGLang).")
 @click.option("--batch-size", callback=counts, default=COUNTS, show_default=True, help="Requests at once.")
 @click.option("--context-len", callback=counts, default="128", show_default=True, help="Tokens of each prompt.")
 @click.option(
@@ -153,8 +155,12 @@ def quick_command(**options: Any) -> None:
     help="Forced: chance of each further draft.",
 )
 @click.option("--eager", is_flag=True, help="Without CUDA graphs.")
+@click.argument("server_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVER_ARGS...]")
 def serve_command(**options: Any) -> None:
-    """Start a real vLLM without weights for each configuration, the one that teaches most next, and load it over HTTP."""
+    """Start a real server without weights for each configuration, the one that teaches most next, and load it over HTTP.
+
+    What follows -- is handed to the server as it is.
+    """
     from calibration.served import run_serve
 
     run_serve(**options)

@@ -117,7 +117,7 @@ def run_cycle(
     bench = Bench(shape, machine, True, 0.0, seed)
     about = f"whole speculative cycles of {shape.name}, random weights, acceptance forced at {accept_rate:g} a draft"
     results = results_for(bench, output, about, INSTRUMENT)
-    specs = [(steps, 1, steps + 1) for steps in chains] + list(_trees(trees))
+    specs = [(steps, 1, steps + 1) for steps in chains] + list(trees_of(trees))
     planned = list(cycle_tasks(Plan(bench, specs, batch_size, context_len, accept_rate)))
     tell_plan("cycle", planned, results, 2 * _SECONDS_EACH, 60 * budget)
     tell_outcome(measure(planned, results, 60 * budget, "cycle"), results)
@@ -179,7 +179,7 @@ def _add(tables: list[Table], kind: str, rows: list[Row]) -> None:
         table.add(placed(rows, pattern))
 
 
-def _trees(written: str) -> Iterator[tuple[int, int, int]]:
+def trees_of(written: str) -> Iterator[tuple[int, int, int]]:
     """Trees as steps/topk/draft tokens; raises on what is none."""
     from specsim.quantities import SpecConfig
 

@@ -14,21 +14,12 @@ from hypothesis import strategies as st
 
 from calibration.allreduce import SETTINGS
 from calibration.checkpoints import texts, write_checkpoint
-from calibration.serve import (
-    ENGINE_OWN,
-    MOST_CONTEXT,
-    Engine,
-    Loads,
-    Serving,
-    captured_tokens,
-    chosen,
-    run_id,
-    servings,
-    survival,
-)
+from calibration.engines import ENGINE_OWN, MOST_CONTEXT, Deployment, Loads, Serving, captured_tokens, survival
+from calibration.serve import chosen, run_id, servings
 from calibration.server import LocalServer, free_port
 from calibration.vllm_plugin import DISTINCT, distinct, own_seeds, write_entry_point
 from specsim.errors import InputError, SpecsimError
+from specsim.quantities import SpecConfig
 from specsim.runs.writing import write_runs
 
 DENSE = {"_name_or_path": "org/dense", "architectures": ["LlamaForCausalLM"], "model_type": "llama",
@@ -47,9 +38,20 @@ def config(tmp_path):
     return write
 
 
-def engine_of(checkpoint, folder, **changes):
-    made = {"loads": Loads((1, 4), (128,)), "ranks": 1, "accept_rate": 0.5, "graphs": True, "on_gpu": True}
-    return Engine(checkpoint, folder=folder, **(made | changes))
+def deployed(checkpoint, folder, **changes):
+    made = {
+        "engine": "vllm",
+        "loads": Loads((1, 4), (128,)),
+        "ranks": 1,
+        "accept_rate": 0.5,
+        "graphs": True,
+        "on_gpu": True,
+    }
+    return Deployment(checkpoint=checkpoint, folder=folder, **(made | changes))
+
+
+def serving(width, nccl="default"):
+    return Serving(None if width == 1 else SpecConfig(width - 1, 1, width, "eagle3"), nccl)
 
 
 # -- model folders -----------------------------------------------------------------------------------------------------
@@ -90,8 +92,8 @@ def stated(command, flag):
 
 
 def test_a_drafting_server_is_told_drafts_rates_and_graph_sizes(config, tmp_path):
-    engine = engine_of(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path)
-    command = engine.command(Serving(4, "default"), 8000)
+    deployment = deployed(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path)
+    command = deployment.command(serving(4, "default"), 8000)
     spec = stated(command, "--speculative-config")
     assert spec["num_speculative_tokens"] == 3
     assert spec["synthetic_acceptance_rates"] == [0.5, 0.25, 0.125]
@@ -101,26 +103,44 @@ def test_a_drafting_server_is_told_drafts_rates_and_graph_sizes(config, tmp_path
 
 
 def test_plain_decode_is_told_of_no_drafts(config, tmp_path):
-    engine = engine_of(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, graphs=False)
-    command = engine.command(Serving(1, "default"), 8000)
+    deployment = deployed(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, graphs=False)
+    command = deployment.command(serving(1, "default"), 8000)
     assert "--speculative-config" not in command
     assert "--enforce-eager" in command
 
 
+def test_sglang_is_told_a_tree_and_the_length_that_a_chain_as_deep_would_have(config, tmp_path):
+    """Half of three: 1 + 1/2 + 1/4 + 1/8."""
+    checkpoint = write_checkpoint(config(DENSE), tmp_path / "models")
+    deployment = deployed(checkpoint, tmp_path, engine="sglang", extra=("--attention-backend", "triton"))
+    tree = Serving(SpecConfig(3, 4, 8, "eagle3"), "default")
+    command = deployment.command(tree, 8000)
+    told = {flag: command[command.index(f"--speculative-{flag}") + 1]
+            for flag in ("num-steps", "eagle-topk", "num-draft-tokens")}  # fmt: skip
+    assert told == {"num-steps": "3", "eagle-topk": "4", "num-draft-tokens": "8"}
+    assert command[-2:] == ["--attention-backend", "triton"]
+    assert command[command.index("--cuda-graph-bs") :][:3] == ["--cuda-graph-bs", "1", "4"]
+    environment = deployment.environment(tree)
+    assert environment["SGLANG_SIMULATE_ACC_LEN"] == "1.875"
+    assert "SGLANG_SIMULATE_ACC_TOKEN_MODE" not in environment
+    assert "SGLANG_SIMULATE_ACC_LEN" not in deployment.environment(serving(1))
+    assert "--speculative-algorithm" not in deployment.command(serving(1), 8000)
+
+
 @pytest.mark.parametrize(("nccl", "off"), [("Ring-LL", True), ("default", True), (ENGINE_OWN, False)])
 def test_a_setting_is_in_the_environment_and_nccl_carries_all_but_the_engines_own(config, tmp_path, nccl, off):
-    engine = engine_of(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, ranks=2)
-    serving = Serving(1, nccl)
-    assert ("--disable-custom-all-reduce" in engine.command(serving, 1)) is off
-    environment = engine.environment(serving)
+    deployment = deployed(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, ranks=2)
+    plain = serving(1, nccl)
+    assert ("--disable-custom-all-reduce" in deployment.command(plain, 1)) is off
+    environment = deployment.environment(plain)
     assert environment | SETTINGS.get(nccl, {}) == environment
     assert environment["NCCL_NVLS_ENABLE"] == "0"
 
 
 def test_the_drafts_of_a_mixture_differ(config, tmp_path):
-    engines = [engine_of(write_checkpoint(config(each), tmp_path / "m"), tmp_path) for each in (DENSE, MIXTURE)]
-    assert [engine.environment(Serving(4, "default"))[DISTINCT] for engine in engines] == ["0", "1"]
-    assert engines[1].environment(Serving(1, "default"))[DISTINCT] == "0"
+    both = [deployed(write_checkpoint(config(each), tmp_path / "m"), tmp_path) for each in (DENSE, MIXTURE)]
+    assert [deployment.environment(serving(4, "default"))[DISTINCT] for deployment in both] == ["0", "1"]
+    assert both[1].environment(serving(1, "default"))[DISTINCT] == "0"
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(1, 12))
@@ -145,10 +165,10 @@ def test_forced_rates_are_what_the_server_allows(rate, drafts):
 @given(st.sets(st.integers(1, 16), min_size=1), st.integers(1, 3))
 def test_every_server_is_started_once_and_plain_decode_of_the_first_setting_first(widths, count):
     settings = list(SETTINGS)[:count]
-    order = servings(widths, settings)
-    assert len(order) == len(set(order)) == len(widths) * count
+    order = servings(widths, [(3, 4, 8)], settings)
+    assert len(order) == len(set(order)) == (len(widths) + 1) * count
     if 1 in widths:
-        assert order[0] == Serving(1, settings[0])
+        assert order[0] == serving(1, settings[0])
 
 
 @given(st.sets(st.integers(1, 600), min_size=1, max_size=6), st.sets(st.integers(1, 300_000), min_size=1, max_size=3))
@@ -167,7 +187,7 @@ def measured(width, batch, ms):
 
 
 def test_without_a_fit_the_first_is_chosen(tmp_path):
-    left = [Serving(4, "default"), Serving(8, "default")]
+    left = [serving(4, "default"), serving(8, "default")]
     assert chosen(left, tmp_path / "none.json") == left[0]
 
 
@@ -178,14 +198,14 @@ def test_with_a_fit_the_server_is_chosen_of_which_it_tells_least(tmp_path):
     pairs = [(1, 1), (1, 4), (2, 1), (2, 4), (3, 1), (3, 4)]
     rows = [measured(w, b, (5 + 0.2 * w * b) * e) for (w, b), e in zip(pairs, noise, strict=True)]
     write_runs(rows, "", runs)
-    near, far = Serving(4, "default"), Serving(16, "default")
+    near, far = serving(4, "default"), serving(16, "default")
     assert chosen([near, far], runs) == far
-    assert chosen([near, Serving(4, "Ring-LL"), far], runs) == Serving(4, "Ring-LL")
-    assert chosen([near, Serving(1, "Ring-LL"), Serving(4, "Ring-LL")], runs) == Serving(1, "Ring-LL")
+    assert chosen([near, serving(4, "Ring-LL"), far], runs) == serving(4, "Ring-LL")
+    assert chosen([near, serving(1, "Ring-LL"), serving(4, "Ring-LL")], runs) == serving(1, "Ring-LL")
 
 
 def test_names_of_runs_have_no_commas_which_lists_have():
-    assert "," not in run_id(Serving(4, "Ring-LL"), (16, 128))
+    assert "," not in run_id(serving(4, "Ring-LL"), (16, 128))
 
 
 # -- the plugin --------------------------------------------------------------------------------------------------------
