@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 from specsim.cost.model import CostModel
 from specsim.errors import ConfigurationError, Fault, InputError, NotIdentifiedError, SpecsimError
+from specsim.live.answers import client_with
 from specsim.live.counters import difference
 from specsim.live.diagnosis import Claimed, Finding, Observed, diagnose
 from specsim.live.facts import ServerFacts
-from specsim.live.load import Load, Loader, client_with, route_of
+from specsim.live.load import Load, Loader, route_of, sender_with
 from specsim.live.probe import Adapter, probe
 from specsim.live.prompts import built_in_prompts, read_prompts
 from specsim.live.session import Outcome, Plan, Session, preflight, side_of
@@ -22,6 +23,7 @@ from specsim.quantities import SpecConfig
 from specsim.questions import AcceptLength, measured_length
 
 if TYPE_CHECKING:
+    import aiohttp
     import httpx
 
 
@@ -68,30 +70,30 @@ async def check(asked: Asked, progress: Callable[[int, int], None]) -> Checked:
     for url in filter(None, [asked.url, asked.baseline_url]):
         _refuse_odd(url)
     model = CostModel.load(asked.model_path)
-    async with client_with(asked.api_key) as client:
-        adapter, facts = await _probed(client, asked.url)
+    async with client_with(asked.api_key) as client, sender_with(asked.api_key) as sender:
+        adapter, facts = await _probed(client, sender, asked.url)
         spec, remarks = configuration(facts, asked)
         plan = _plan(model, spec, asked)
         _try_to_write(plan.output)
         first = preflight(plan, facts, spec)
         if first.expected is None:
             raise NotIdentifiedError(f"{asked.model_path} predicts nothing of this server: {first.why}")
-        sides = [await side_of(client, adapter, facts, spec, plan)]
+        sides = [await side_of(sender, adapter, facts, spec, plan)]
         if asked.baseline_url is not None:
-            other, plain = await _probed(client, asked.baseline_url)
+            other, plain = await _probed(client, sender, asked.baseline_url)
             remarks += _plain_or_refuse(plain, spec)
-            sides.append(await side_of(client, other, plain, None, plan))
+            sides.append(await side_of(sender, other, plain, None, plan))
         outcome = await Session(plan, sides).run(progress)
     return Checked(plan, outcome, tuple(remarks), findings_of(plan, outcome))
 
 
-async def _probed(client: httpx.AsyncClient, url: str) -> tuple[Adapter, ServerFacts]:
+async def _probed(client: httpx.AsyncClient, sender: aiohttp.ClientSession, url: str) -> tuple[Adapter, ServerFacts]:
     """Who answers, and what it tells of itself; what only a server that has drafted tells is asked after a request."""
     adapter = await probe(client, url)
     facts = await adapter.facts()
     if not facts.spec_known:
         load = Load(facts.url, facts.served_model, built_in_prompts(), 1, _TO_DRAFT, adapter.extra_body)
-        await Loader(client, await route_of(client, load)).warm_up(_TO_DRAFT)
+        await Loader(sender, await route_of(sender, load)).warm_up(_TO_DRAFT)
         facts = await adapter.facts()
     return adapter, facts
 

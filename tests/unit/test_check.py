@@ -20,8 +20,9 @@ import pytest
 from specsim import SpecConfig, fit, load_runs
 from specsim.errors import NotIdentifiedError, SpecsimError
 from specsim.live.counters import CountedLength
-from specsim.live.load import COMPLETIONS, Load, Loader, RequestError, client_with, route_of
+from specsim.live.load import COMPLETIONS, Load, Loader, route_of, sender_with
 from specsim.live.prompts import built_in_prompts, read_prompts
+from specsim.live.recording import RequestError
 from specsim.live.window import steady_window
 from tests.openai_server import Adapter, OpenAiServer
 
@@ -374,9 +375,9 @@ def loaded(server, **changes):
     """What a load records until more than three requests have ended."""
 
     async def go():
-        async with client_with(None) as client:
+        async with sender_with(None) as sender:
             load = Load(server.url, "tiny", built_in_prompts(), 3, 32, {}, **changes)
-            loader = Loader(client, await route_of(client, load))
+            loader = Loader(sender, await route_of(sender, load))
             loader.start()
             while sum(recording.ended for recording in loader.recordings) <= 3:
                 await loader.hold(0.2)
