@@ -19,10 +19,15 @@ import pytest
 
 from specsim import SpecConfig, fit, load_runs
 from specsim.errors import NotIdentifiedError, SpecsimError
+from specsim.live.check import predicted_tpot
 from specsim.live.counters import CountedLength
+from specsim.live.diagnosis import diagnose as real_diagnose
+from specsim.live.expectation import Expectation
 from specsim.live.load import COMPLETIONS, Load, Loader, route_of, sender_with
 from specsim.live.prompts import built_in_prompts, read_prompts
 from specsim.live.recording import RequestError
+from specsim.live.session import Row
+from specsim.live.verdict import Expected
 from specsim.live.window import steady_window
 from tests.openai_server import Adapter, OpenAiServer
 
@@ -121,6 +126,41 @@ def test_a_server_that_behaves_passes_and_its_run_is_written(run_cli, servers, m
     (found,) = record["findings"]
     assert re.fullmatch(r"2\.\d+ of 4 requests, [\d.]+ cycles", found["evidence"])
     assert {body["ignore_eos"] for body in server.bodies} == {True}
+
+
+@pytest.mark.parametrize("others", [0, 1000])
+def test_prompts_of_other_clients_are_found_and_those_of_the_load_are_not(
+    run_cli, servers, model, tmp_path, monkeypatch, others
+):
+    monkeypatch.setattr("specsim.live.check.diagnose", real_diagnose)
+    with OpenAiServer() as server:
+        url = servers(server)
+        counters = server.counters
+
+        def beside():  # all that other clients ever ask is there at the second reading
+            read = counters()
+            monkeypatch.setattr(
+                server, "counters", lambda: replace(c := counters(), prompt_tokens=c.prompt_tokens + others)
+            )
+            return read
+
+        monkeypatch.setattr(server, "counters", beside)
+        record = json.loads(check(run_cli, url, model(), tmp_path / "run.json", *WIDE).stdout)
+    assert server.prompt_tokens > 0
+    found = [each["evidence"] for each in record["findings"] if each["name"] == "prefill in the measured window"]
+    assert len(found) == (1 if others else 0)
+    assert not others or "prompt tokens that were not left out" in found[0]
+
+
+def test_the_time_per_token_that_is_claimed_is_the_predictions():
+    """100 tok/s of 4 requests are 40 ms a token."""
+    plan = type("Plan", (), {"concurrency": 4})()
+    rows = [
+        Row("cycle_ms", Expectation(None, "none"), None, None),
+        Row("output_tok_s", Expectation(Expected(100.0, 90.0, 110.0)), None, None),
+    ]
+    assert predicted_tpot(plan, rows) == 40.0
+    assert predicted_tpot(plan, rows[:1]) is None
 
 
 def test_accept_length_and_counts_are_the_servers(run_cli, servers, model, tmp_path):
