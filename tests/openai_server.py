@@ -93,6 +93,7 @@ class OpenAiServer:
             for writer in self.writers:
                 writer.transport.abort()
             await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # a connection that was just closed is gone a moment later
 
     async def _engine(self):
         """Prefill what waits, then one cycle for all that run."""
