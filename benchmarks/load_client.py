@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-from specsim.live.load import Load, Loader, client_with
+from specsim.live.load import Load, Loader, sender_with
 from specsim.live.prompts import built_in_prompts
 from specsim.live.window import steady_window
 
@@ -19,29 +21,48 @@ SECONDS, LIMIT_PCT = 5.0, 2.0
 
 
 class Replayer:
-    """Answers so many streams at once with chunks at a fixed rate, in a process of its own, and says the rate it kept."""
+    """Answers so many streams at once with chunks at a fixed rate, in a process of its own, and says the rate it kept.
+
+    Plain sockets, so that it takes as little of the machine as can be; what it sends fits into their buffers.
+    """
 
     def __init__(self, streams: int, rate: float, each: int) -> None:
         self.streams, self.rate, self.each = streams, rate / streams / each, each
-        self.writers: list[asyncio.StreamWriter] = []
 
-    async def serve(self) -> None:
+    def serve(self) -> None:
         """Wait for all of them, then replay."""
-        server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
-        print(server.sockets[0].getsockname()[1], flush=True)
-        while len(self.writers) < self.streams:
-            await asyncio.sleep(0.01)
-        clock = asyncio.get_running_loop().time
-        start, chunks = clock(), int(self.rate * SECONDS)
-        for number in range(1, chunks + 1):
-            if (left := start + number / self.rate - clock()) > 0:
-                await asyncio.sleep(left)
-            chunk = self.chunk(number * self.each)
-            for writer in self.writers:
-                if not writer.is_closing():
-                    writer.write(chunk)
-        print((chunks - 1) * self.each * self.streams / (clock() - start - 1 / self.rate), flush=True)
-        await asyncio.sleep(1.0)  # for what is still to be read
+        with socket.create_server(("127.0.0.1", 0), backlog=self.streams) as server:
+            print(server.getsockname()[1], flush=True)
+            clients = [self.accept(server) for _ in range(self.streams)]
+        start, sent = time.perf_counter(), 0
+        while sent < int(self.rate * SECONDS):
+            if (left := start + (sent + 1) / self.rate - time.perf_counter()) > 0:
+                time.sleep(left)
+            try:
+                self.send(clients, (sent + 1) * self.each)
+            except ConnectionError:
+                break  # too late: the client has seen enough
+            sent += 1
+            if sent == 1:
+                first = time.perf_counter()
+        print((sent - 1) * self.each * self.streams / (time.perf_counter() - first), flush=True)
+        time.sleep(1.0)  # for what is still to be read
+
+    def send(self, clients: list[socket.socket], tokens: int) -> None:
+        """The next chunk to all of them."""
+        chunk = self.chunk(tokens)
+        for client in clients:
+            client.sendall(chunk)
+
+    @staticmethod
+    def accept(server: socket.socket) -> socket.socket:
+        """Take a request, whatever it asks."""
+        client, _ = server.accept()
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while not client.recv(65536).endswith(b"}"):
+            pass
+        client.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        return client
 
     @staticmethod
     def chunk(tokens: int) -> bytes:
@@ -57,23 +78,26 @@ class Replayer:
         data = b"data: " + json.dumps(event | {"choices": [choice], "usage": usage}).encode() + b"\n\n"
         return b"%x\r\n%s\r\n" % (len(data), data)
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take a request, whatever it asks."""
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-        self.writers.append(writer)
 
-
-async def read(port: int, streams: int) -> tuple[float, float]:
-    """Measured tok/s, and the processor time that a second of it took."""
-    async with client_with(None) as client:
-        loader = Loader(client, Load(f"http://127.0.0.1:{port}", "m", built_in_prompts(), streams, 10**6, {}))
-        used, start = time.process_time(), time.perf_counter()
+async def read(port: int, streams: int) -> tuple[float, float, float]:
+    """Measured tok/s, the processor time that a second of it took, and how much of it was spent waiting for a core."""
+    async with sender_with(None) as sender:
+        loader = Loader(sender, Load(f"http://127.0.0.1:{port}", "m", built_in_prompts(), streams, 10**6, {}))
+        used, waited, start = time.process_time(), waited_s(), time.perf_counter()
         loader.start()
         await loader.hold(SECONDS + 0.5)
-        busy = (time.process_time() - used) / (time.perf_counter() - start)
+        took = time.perf_counter() - start
+        busy, waited = (time.process_time() - used) / took, (waited_s() - waited) / took
         await loader.stop()
-    return steady_window(loader.streams(), streams).output_tok_s.value, busy
+    return steady_window(loader.streams(), streams).output_tok_s.value, busy, waited
+
+
+def waited_s() -> float:
+    """How long this process was ready to run and had no core [s]; NaN where the system does not tell (not Linux)."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except OSError:
+        return float("nan")
 
 
 def main(streams: int, rate: float, each: int) -> int:
@@ -81,14 +105,17 @@ def main(streams: int, rate: float, each: int) -> int:
     command = [sys.executable, __file__, "replay", str(streams), str(rate), str(each)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as replayer:
         assert replayer.stdout is not None
-        measured, busy = asyncio.run(read(int(replayer.stdout.readline()), streams))
+        measured, busy, waited = asyncio.run(read(int(replayer.stdout.readline()), streams))
         sent = float(replayer.stdout.readline())
     off = 100 * (measured / sent - 1)
     print(
         f"{streams} streams, {each} tokens a chunk: {sent:,.0f} tok/s sent, {measured:,.0f} measured, {off:+.2f}%;",
         end=" ",
     )
-    print(f"the client kept {busy:.0%} of a core busy, {1e6 * busy * each / sent:.0f} µs a chunk")
+    print(
+        f"the client kept {busy:.0%} of a core busy, {1e6 * busy * each / sent:.0f} µs a chunk,"
+        f" and waited for one {waited:.0%} of the time"
+    )
     return int(abs(off) > LIMIT_PCT)
 
 
@@ -97,6 +124,6 @@ if __name__ == "__main__":
     given = sys.argv[2:] if replay else sys.argv[1:]
     counts = [int(float(value)) for value in given] + [256, 50_000, 1][len(given) :]
     if replay:
-        asyncio.run(Replayer(*counts).serve())
+        Replayer(*counts).serve()
     else:
         sys.exit(main(*counts))

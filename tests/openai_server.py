@@ -12,6 +12,9 @@ import numpy as np
 from specsim.live.facts import Counters, ServerFacts
 from specsim.quantities import Setup, SpecConfig
 
+PROMPT = 12
+"""Tokens that every prompt is told to have."""
+
 
 @dataclass
 class Request:
@@ -44,7 +47,7 @@ class OpenAiServer:
     seed: int = 1
 
     def __enter__(self):
-        self.cycles = self.accepted = self.steps = 0
+        self.cycles = self.accepted = self.steps = self.prompt_tokens = 0
         self.accepted_at = [0] * (0 if self.spec is None else self.spec.num_steps)
         self.bodies, self.running, self.waiting, self.writers, self.dead = [], [], [], [], False
         self.rng, self.loop = np.random.default_rng(self.seed), asyncio.new_event_loop()
@@ -66,7 +69,9 @@ class OpenAiServer:
         return ServerFacts(self.url, setup, "tiny", self.spec, True, method, None)
 
     def counters(self) -> Counters:
-        return Counters(0.0, self.cycles, self.accepted, None, tuple(self.accepted_at))
+        return Counters(
+            0.0, self.cycles, self.accepted, None, tuple(self.accepted_at), prompt_tokens=float(self.prompt_tokens)
+        )
 
     # -- the server ---------------------------------------------------------------------------------------------------
 
@@ -88,6 +93,7 @@ class OpenAiServer:
             for writer in self.writers:
                 writer.transport.abort()
             await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # a connection that was just closed is gone a moment later
 
     async def _engine(self):
         """Prefill what waits, then one cycle for all that run."""
@@ -95,6 +101,7 @@ class OpenAiServer:
             if self.waiting and len(self.running) < self.most:
                 await asyncio.sleep(self.prefill_s)
                 while self.waiting and len(self.running) < self.most:
+                    self.prompt_tokens += PROMPT
                     self._emit(request := self.waiting.pop(0), 1)
                     self.running.append(request)
             await asyncio.sleep(self.cycle_s if self.running else 0.001)
@@ -121,7 +128,7 @@ class OpenAiServer:
         finish = "length" if request.left == 0 else None
         said = {"delta": {"content": " word" * tokens}} if request.chat else {"text": " word" * tokens}
         event = {"choices": [{"index": 0, **said, "finish_reason": finish}]}
-        usage = {"prompt_tokens": 12, "completion_tokens": request.emitted}
+        usage = {"prompt_tokens": PROMPT, "completion_tokens": request.emitted}
         self._send(request.writer, event | ({"usage": usage} if request.usage else {}))
         if finish or request.writer.is_closing():
             self._send(request.writer, {"choices": [], "usage": usage})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,14 @@ def command(api_key_env: str | None, as_json: bool, **options: Any) -> None:
 
 
 def _key(name: str | None) -> str | None:
-    if name is not None and not os.environ.get(name):
+    """The key in a variable of this name, never repeated; refused where no header could carry it."""
+    if name is None:
+        return None
+    key = os.environ.get(name, "").strip()
+    if not key:
         raise InputError([Fault("--api-key-env", name, "is not set", "put the server's API key into it")])
-    return os.environ[name].strip() if name is not None else None
+    if not re.fullmatch(r"[!-~]+", key):
+        raise InputError(
+            [Fault("--api-key-env", name, "holds no API key", "a key is one line of ASCII without spaces")]
+        )
+    return key

@@ -81,6 +81,14 @@ def public(url: str) -> str:
     return f"{scheme + slashes if slashes else ''}{host.rpartition('@')[2]}{slash}{path}"
 
 
+def client_with(api_key: str | None) -> httpx.AsyncClient:
+    """What asks servers; the key goes into its requests. No connection is used twice, since servers close idle ones."""
+    import httpx
+
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    return httpx.AsyncClient(headers=headers, limits=httpx.Limits(max_keepalive_connections=0))
+
+
 async def ask(client: httpx.AsyncClient, root: str, path: str) -> Answer:
     """What the server answers; a failure of any kind is an answer too."""
     import httpx

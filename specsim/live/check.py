@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,17 +11,20 @@ from urllib.parse import urlsplit
 
 from specsim.cost.model import CostModel
 from specsim.errors import ConfigurationError, Fault, InputError, NotIdentifiedError, SpecsimError
+from specsim.live.answers import client_with
 from specsim.live.counters import difference
 from specsim.live.diagnosis import Claimed, Finding, Observed, diagnose
-from specsim.live.facts import ServerFacts
-from specsim.live.load import Load, Loader, client_with, route_of
+from specsim.live.facts import Counters, ServerFacts
+from specsim.live.load import Load, Loader, route_of, sender_with
 from specsim.live.probe import Adapter, probe
 from specsim.live.prompts import built_in_prompts, read_prompts
-from specsim.live.session import Outcome, Plan, Session, preflight, side_of
+from specsim.live.session import Outcome, Plan, Row, Session, preflight, side_of
+from specsim.live.window import Stream, tokens_so_far
 from specsim.quantities import SpecConfig
 from specsim.questions import AcceptLength, measured_length
 
 if TYPE_CHECKING:
+    import aiohttp
     import httpx
 
 
@@ -68,30 +71,30 @@ async def check(asked: Asked, progress: Callable[[int, int], None]) -> Checked:
     for url in filter(None, [asked.url, asked.baseline_url]):
         _refuse_odd(url)
     model = CostModel.load(asked.model_path)
-    async with client_with(asked.api_key) as client:
-        adapter, facts = await _probed(client, asked.url)
+    async with client_with(asked.api_key) as client, sender_with(asked.api_key) as sender:
+        adapter, facts = await _probed(client, sender, asked.url)
         spec, remarks = configuration(facts, asked)
         plan = _plan(model, spec, asked)
         _try_to_write(plan.output)
         first = preflight(plan, facts, spec)
         if first.expected is None:
             raise NotIdentifiedError(f"{asked.model_path} predicts nothing of this server: {first.why}")
-        sides = [await side_of(client, adapter, facts, spec, plan)]
+        sides = [await side_of(sender, adapter, facts, spec, plan)]
         if asked.baseline_url is not None:
-            other, plain = await _probed(client, asked.baseline_url)
+            other, plain = await _probed(client, sender, asked.baseline_url)
             remarks += _plain_or_refuse(plain, spec)
-            sides.append(await side_of(client, other, plain, None, plan))
+            sides.append(await side_of(sender, other, plain, None, plan))
         outcome = await Session(plan, sides).run(progress)
     return Checked(plan, outcome, tuple(remarks), findings_of(plan, outcome))
 
 
-async def _probed(client: httpx.AsyncClient, url: str) -> tuple[Adapter, ServerFacts]:
+async def _probed(client: httpx.AsyncClient, sender: aiohttp.ClientSession, url: str) -> tuple[Adapter, ServerFacts]:
     """Who answers, and what it tells of itself; what only a server that has drafted tells is asked after a request."""
     adapter = await probe(client, url)
     facts = await adapter.facts()
     if not facts.spec_known:
         load = Load(facts.url, facts.served_model, built_in_prompts(), 1, _TO_DRAFT, adapter.extra_body)
-        await Loader(client, await route_of(client, load)).warm_up(_TO_DRAFT)
+        await Loader(sender, await route_of(sender, load)).warm_up(_TO_DRAFT)
         facts = await adapter.facts()
     return adapter, facts
 
@@ -104,22 +107,42 @@ def findings_of(plan: Plan, outcome: Outcome) -> tuple[Finding, ...]:
     found, readings = outcome.found, outcome.found.side.readings
     figures, window = found.measured.figures, found.window
     length = figures.get("accept_length")
+    try:
+        counted = difference(readings[0], readings[-1]) if len(readings) > 1 else None
+    except SpecsimError:  # a restart, which the outcome tells
+        counted = None
+    streams = found.side.loader.streams()
     observed = Observed(
         batch_size=float(plan.concurrency),
         accept_length=length.value if length is not None else None,
         tpot_ms=window.tpot_ms.value if window.chunks else None,
         chunk_gap_ms=window.chunk_ms.value if window.chunks else None,
-        output_tokens=window.tokens or None,
+        output_tokens=sum(float(count[-1]) for count in tokens_so_far(streams) if count.size),
+        prefill_tokens=prompts_of_others(streams, counted),
     )
-    try:
-        counted = difference(readings[0], readings[-1]) if len(readings) > 1 else None
-    except SpecsimError:  # a restart, which the outcome tells
-        counted = None
     baseline = outcome.baseline.side.facts if outcome.baseline is not None else None
-    claimed = Claimed(accept_length=plan.length.value if plan.length is not None else None)
+    claimed = Claimed(plan.length.value if plan.length is not None else None, predicted_tpot(plan, outcome.rows))
     return diagnose(
         found.side.facts, observed, counted, baseline=baseline, claimed=claimed, hardware=plan.model.setup.hardware
     )
+
+
+def prompts_of_others(streams: Sequence[Stream], counted: Counters | None) -> float | None:
+    """Prompt tokens that a server counted beside those of these requests, at least; None where one side is not told.
+
+    A request that was cut off before its usage came counts as the longest prompt.
+    """
+    told = [stream.prompt_tokens for stream in streams if stream.prompt_tokens is not None]
+    if counted is None or counted.prompt_tokens is None or not told:
+        return None
+    own = sum(told) + (len(streams) - len(told)) * max(told)
+    return max(counted.prompt_tokens - own, 0.0)
+
+
+def predicted_tpot(plan: Plan, rows: Sequence[Row]) -> float | None:
+    """The time per output token [ms] that the prediction comes to, B/R (eq. 6); None where it has no throughput."""
+    rates = [row.expectation.expected for row in rows if row.figure == "output_tok_s"]
+    return plan.concurrency * 1000.0 / rates[0].value if rates and rates[0] is not None else None
 
 
 def configuration(facts: ServerFacts, asked: Asked) -> tuple[SpecConfig | None, list[str]]:

@@ -46,8 +46,8 @@ class Finding:
 class Observed:
     """What a client measured, None where it did not.
 
-    `chunk_gap_ms` is the time from one streamed chunk of a request to its next, `prefill_tokens` prompt tokens that the
-    server computed in the very time that was measured.
+    `chunk_gap_ms` is the time from one streamed chunk of a request to its next. `prefill_tokens` are prompt tokens that
+    the server computed while it put out `output_tokens`, beside those whose prefills were left out of what was measured.
     """
 
     batch_size: float | None = None
@@ -340,8 +340,13 @@ def _prefill(case: _Case) -> Iterator[Finding]:
     """Prompts that are computed between cycles lengthen them."""
     prompt, output = case.observed.prefill_tokens, case.observed.output_tokens
     if prompt and output and prompt / output > _PREFILL_SHARE:
-        evidence = f"{prompt:g} prompt tokens were computed while {output:g} were put out: {prompt / output:.1%}"
-        advice = "measure while no request starts: a longer output, all requests sent at once, and no other client"
+        evidence = (
+            f"{prompt:g} prompt tokens that were not left out were computed while {output:g} tokens were put out:"
+            f" {prompt / output:.1%}"
+        )
+        advice = (
+            "measure while no other client asks, and no request of your own starts: a longer output, all sent at once"
+        )
         yield Finding("prefill in the measured window", evidence, advice)
 
 

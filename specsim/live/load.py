@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
-import numpy as np
-
-from specsim.errors import SpecsimError
 from specsim.live.prompts import Prompt
+from specsim.live.recording import Recording, RequestError, short
 from specsim.live.window import Stream
 
 if TYPE_CHECKING:
-    import httpx
+    import aiohttp
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _NO_SUCH_ROUTE = (400, 404, 405, 422, 500, 501)
 """How servers without a chat template, or without the route, refuse a chat."""
-_SHOWN = 200
-
-
-class RequestError(SpecsimError):
-    """A request that was refused or broke off; says what the server said."""
-
-    def __init__(self, message: str, status: int | None = None) -> None:
-        self.status = status
-        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -68,69 +58,6 @@ def _asked(prompt: Prompt) -> list[Mapping[str, str]]:
     return [{"role": "user", "content": prompt.text}]
 
 
-@dataclass
-class Recording:
-    """One request as it goes: appended to while its stream is read."""
-
-    sent_s: float
-    chunk_s: list[float] = field(default_factory=list)
-    told: list[float] = field(default_factory=list)
-    usage: dict[str, int] = field(default_factory=dict)
-    cut_at: int | None = None
-    ended: bool = False
-
-    def stream(self) -> Stream:
-        """What is seen of it so far, frozen."""
-        count = len(self.chunk_s)
-        return Stream(
-            self.sent_s,
-            np.array(self.chunk_s),
-            np.array(self.told[:count]),
-            self.usage.get("prompt_tokens"),
-            (self.usage.get("completion_tokens") or self.cut_at) if self.ended else None,
-        )
-
-    def event(self, data: bytes, now: float, output_len: int) -> None:
-        """Take one server-sent event that arrived at `now`; raises RequestError where it is an error."""
-        try:
-            told = json.loads(data)
-        except ValueError:
-            raise RequestError(f"sent a chunk that is not JSON: {_short(data)}") from None
-        if not isinstance(told, dict) or told.get("error"):
-            raise RequestError(f"broke off with {_short(data)}")
-        usage = told.get("usage") or {}
-        before = self.usage.get("completion_tokens", 0)
-        self.usage.update({name: usage[name] for name in _COUNTED if isinstance(usage.get(name), int)})
-        choices = told.get("choices") or []
-        if not choices:
-            return
-        if choices[0].get("finish_reason") == "length":
-            self.cut_at = output_len
-        if "completion_tokens" in usage:
-            if usage["completion_tokens"] > before:
-                self._add(now, float(usage["completion_tokens"]))
-        elif _has_output(choices[0]):
-            self._add(now, float("nan"))
-
-    def _add(self, now: float, tokens: float) -> None:
-        self.told.append(tokens)
-        self.chunk_s.append(now)
-
-
-_COUNTED = ("prompt_tokens", "completion_tokens")
-
-
-def _has_output(choice: Mapping[str, Any]) -> bool:
-    """Whether a chunk carries output: an empty text does unless it opens or ends a stream, as half a character is."""
-    delta = choice.get("delta") or {}
-    if choice.get("text") or any(delta.get(name) for name in _OUTPUT):
-        return True
-    return choice.get("finish_reason") is None and "role" not in delta
-
-
-_OUTPUT = ("content", "reasoning_content", "reasoning", "tool_calls")
-
-
 class Loader:
     """Sends a load and keeps what comes back, over any number of starts and stops.
 
@@ -138,10 +65,11 @@ class Loader:
     between a stop and the next start.
     """
 
-    def __init__(self, client: httpx.AsyncClient, load: Load) -> None:
+    def __init__(self, sender: aiohttp.ClientSession, load: Load) -> None:
         self.load = load
         self.recordings: list[Recording] = []
-        self._client = client
+        self._sender = sender
+        self._proxy = _proxy_for(load.url)
         self._task: asyncio.Future[None] | None = None
         self._stopped_s: float | None = None
         self.idle_s = 0.0
@@ -173,8 +101,8 @@ class Loader:
 
     async def warm_up(self, output_len: int) -> None:
         """As many requests as will run at once, once, to the end, none of them kept; raises RequestError."""
-        short = replace(self.load, output_len=min(output_len, self.load.output_len))
-        before = Loader(self._client, short)
+        brief = replace(self.load, output_len=min(output_len, self.load.output_len))
+        before = Loader(self._sender, brief)
         await before._together([before._request(-1 - i) for i in range(self.load.concurrency)])
 
     async def _run(self) -> None:
@@ -196,66 +124,61 @@ class Loader:
 
     async def _request(self, number: int) -> None:
         """One request from sending to its end, recorded chunk by chunk."""
-        import httpx
+        import aiohttp
 
         body = self.load.body(number)
         recording = Recording(perf_counter())
         self.recordings.append(recording)
         try:
-            async with self._client.stream(
-                "POST", self.load.url + self.load.route, json=body, headers=_AS_IS
+            async with self._sender.post(
+                self.load.url + self.load.route, json=body, headers=_AS_IS, proxy=self._proxy, allow_redirects=False
             ) as answer:
-                if answer.status_code != 200:
-                    await answer.aread()
-                    raise RequestError(f"answered {answer.status_code}: {_short(answer.content)}", answer.status_code)
-                await self._read(answer, recording)
-        except httpx.HTTPError as error:
+                if answer.status != 200:
+                    raise RequestError(f"answered {answer.status}: {short(await answer.read())}", answer.status)
+                async for data in answer.content.iter_any():
+                    recording.read(data, perf_counter(), self.load.output_len)
+            recording.check_whole()
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise self._failed(f"broke off ({type(error).__name__}: {error})") from None
         except RequestError as error:
             raise self._failed(str(error), error.status) from None
 
-    async def _read(self, answer: httpx.Response, recording: Recording) -> None:
-        """Server-sent events by the bytes: their time is that of the read that completed them."""
-        rest = b""
-        async for data in answer.aiter_raw():
-            now = perf_counter()
-            *events, rest = (rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
-            for event in events:
-                if event.startswith(b"data:") and (told := event[5:].strip()) != _DONE:
-                    recording.event(told, now, self.load.output_len)
-                elif event.startswith(b"data:"):
-                    recording.ended = True
-        if not recording.ended or not recording.chunk_s:
-            raise RequestError("ended its stream before the answer was complete")
-
     def _failed(self, message: str, status: int | None = None) -> RequestError:
         """The failure with its address, the API key out of whatever the server said."""
-        key = self._client.headers.get("authorization", "").removeprefix("Bearer ")
+        key = self._sender.headers.get("authorization", "").removeprefix("Bearer ")
         shown = message.replace(key, "…") if key else message
         return RequestError(f"{self.load.url}{self.load.route} {shown}", status)
 
 
-_DONE = b"[DONE]"
 _AS_IS = {"accept-encoding": "identity"}
 
 
-def client_with(api_key: str | None) -> httpx.AsyncClient:
-    """A client for any number of streams, patient with answers; the key goes into its requests.
+def sender_with(api_key: str | None) -> aiohttp.ClientSession:
+    """What sends any number of streams, patient with answers; the key goes into its requests. Made in a running loop.
 
     No connection is used twice: a server may close an idle one just as the next request is sent on it, as llama.cpp's
-    does, and a POST that was lost so is not sent again.
+    does, and a POST that was lost so is not sent again. Certificates are those that httpx trusts when it asks.
     """
+    import aiohttp
     import httpx
 
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    return httpx.AsyncClient(headers=headers, limits=limits, timeout=httpx.Timeout(None, connect=_CONNECT_S))
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True, ssl=httpx.create_ssl_context()),
+        headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+    )
+
+
+def _proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for an address, as httpx takes it."""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 _CONNECT_S = 10.0
 
 
-async def route_of(client: httpx.AsyncClient, load: Load) -> Load:
+async def route_of(sender: aiohttp.ClientSession, load: Load) -> Load:
     """The load on the route that the server answers: as chat, or as plain text where it refuses a chat.
 
     Raises RequestError where it answers neither.
@@ -263,13 +186,13 @@ async def route_of(client: httpx.AsyncClient, load: Load) -> Load:
     if not any(prompt.messages for prompt in load.prompts):
         load = replace(load, route=COMPLETIONS)
     try:
-        await Loader(client, replace(load, concurrency=1)).warm_up(_FIRST)
+        await Loader(sender, replace(load, concurrency=1)).warm_up(_FIRST)
     except RequestError as refused:
         if load.route == COMPLETIONS or refused.status not in _NO_SUCH_ROUTE:
             raise
         load = replace(load, route=COMPLETIONS)
         try:
-            await Loader(client, replace(load, concurrency=1)).warm_up(_FIRST)
+            await Loader(sender, replace(load, concurrency=1)).warm_up(_FIRST)
         except RequestError as error:
             raise RequestError(f"{refused}\n{error}", error.status) from None
     return load
@@ -277,8 +200,3 @@ async def route_of(client: httpx.AsyncClient, load: Load) -> Load:
 
 _FIRST = 8
 """Tokens of the request that tries a route."""
-
-
-def _short(data: bytes) -> str:
-    text = " ".join(data.decode("utf-8", "replace").split())
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

@@ -14,10 +14,11 @@ from specsim.errors import SpecsimError
 from specsim.live.counters import CountedLength, accept_length_between
 from specsim.live.expectation import Expectation, expectations
 from specsim.live.facts import Counters, ServerFacts
-from specsim.live.load import Load, Loader, RequestError, route_of
+from specsim.live.load import Load, Loader, route_of
 from specsim.live.measured import Made, Measured, measured, quotient, run_counts, run_row
 from specsim.live.probe import Adapter
 from specsim.live.prompts import Prompt
+from specsim.live.recording import RequestError
 from specsim.live.verdict import INCONCLUSIVE, LOOKS, Judged, judge, look_error, verdict_of_all
 from specsim.live.window import Reading, Window, steady_window
 from specsim.quantities import SpecConfig
@@ -28,7 +29,7 @@ from specsim.runs.run import Run
 from specsim.runs.writing import write_runs
 
 if TYPE_CHECKING:
-    import httpx
+    import aiohttp
 
 WARM_UP_TOKENS, WARM_UP_S = 32, 180.0
 _TURNS = 8
@@ -124,14 +125,14 @@ class Outcome:
 
 
 async def side_of(
-    client: httpx.AsyncClient, adapter: Adapter, facts: ServerFacts, spec: SpecConfig | None, plan: Plan
+    sender: aiohttp.ClientSession, adapter: Adapter, facts: ServerFacts, spec: SpecConfig | None, plan: Plan
 ) -> Side:
     """A server made ready: the route found on which it answers, and warmed up; raises RequestError."""
     load = Load(facts.url, facts.served_model, plan.prompts, plan.concurrency, plan.output_len, adapter.extra_body)
     try:
         async with asyncio.timeout(WARM_UP_S):
-            load = await route_of(client, load)
-            loader = Loader(client, load)
+            load = await route_of(sender, load)
+            loader = Loader(sender, load)
             await loader.warm_up(WARM_UP_TOKENS)
     except TimeoutError:
         raise RequestError(f"{facts.url} did not answer {plan.concurrency} short requests in {WARM_UP_S:g} s") from None

@@ -19,9 +19,15 @@ import pytest
 
 from specsim import SpecConfig, fit, load_runs
 from specsim.errors import NotIdentifiedError, SpecsimError
+from specsim.live.check import predicted_tpot
 from specsim.live.counters import CountedLength
-from specsim.live.load import COMPLETIONS, Load, Loader, RequestError, client_with, route_of
+from specsim.live.diagnosis import diagnose as real_diagnose
+from specsim.live.expectation import Expectation
+from specsim.live.load import COMPLETIONS, Load, Loader, route_of, sender_with
 from specsim.live.prompts import built_in_prompts, read_prompts
+from specsim.live.recording import RequestError
+from specsim.live.session import Row
+from specsim.live.verdict import Expected
 from specsim.live.window import steady_window
 from tests.openai_server import Adapter, OpenAiServer
 
@@ -120,6 +126,41 @@ def test_a_server_that_behaves_passes_and_its_run_is_written(run_cli, servers, m
     (found,) = record["findings"]
     assert re.fullmatch(r"2\.\d+ of 4 requests, [\d.]+ cycles", found["evidence"])
     assert {body["ignore_eos"] for body in server.bodies} == {True}
+
+
+@pytest.mark.parametrize("others", [0, 1000])
+def test_prompts_of_other_clients_are_found_and_those_of_the_load_are_not(
+    run_cli, servers, model, tmp_path, monkeypatch, others
+):
+    monkeypatch.setattr("specsim.live.check.diagnose", real_diagnose)
+    with OpenAiServer() as server:
+        url = servers(server)
+        counters = server.counters
+
+        def beside():  # all that other clients ever ask is there at the second reading
+            read = counters()
+            monkeypatch.setattr(
+                server, "counters", lambda: replace(c := counters(), prompt_tokens=c.prompt_tokens + others)
+            )
+            return read
+
+        monkeypatch.setattr(server, "counters", beside)
+        record = json.loads(check(run_cli, url, model(), tmp_path / "run.json", *WIDE).stdout)
+    assert server.prompt_tokens > 0
+    found = [each["evidence"] for each in record["findings"] if each["name"] == "prefill in the measured window"]
+    assert len(found) == (1 if others else 0)
+    assert not others or "prompt tokens that were not left out" in found[0]
+
+
+def test_the_time_per_token_that_is_claimed_is_the_predictions():
+    """100 tok/s of 4 requests are 40 ms a token."""
+    plan = type("Plan", (), {"concurrency": 4})()
+    rows = [
+        Row("cycle_ms", Expectation(None, "none"), None, None),
+        Row("output_tok_s", Expectation(Expected(100.0, 90.0, 110.0)), None, None),
+    ]
+    assert predicted_tpot(plan, rows) == 40.0
+    assert predicted_tpot(plan, rows[:1]) is None
 
 
 def test_accept_length_and_counts_are_the_servers(run_cli, servers, model, tmp_path):
@@ -367,6 +408,31 @@ def test_the_api_key_is_sent_and_never_told(run_cli, servers, model, tmp_path, m
     assert "secret" not in result.output
 
 
+@pytest.mark.parametrize("key", ["sécret", "secret\nX-Other: 1", "two secrets"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(run_cli, model, monkeypatch, key):
+    monkeypatch.setenv("KEY_OF_SERVER", key)
+    result = run_cli("check", "http://127.0.0.1:9", "--model", model(), "--api-key-env", "KEY_OF_SERVER")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "KEY_OF_SERVER: holds no API key" in result.stderr
+    assert "cret" not in result.output
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (1, 1), (2, 2), (3, 0)])
+def test_the_pipeline_of_the_docs_stops_where_it_should(tmp_path, code, ends):
+    """In the shell as pipelines start it, which stops at the first command that fails."""
+    [script] = re.findall(r"```sh\n(.*?)```", (REPO / "docs" / "check.md").read_text(encoding="utf-8"), re.DOTALL)
+    stand_in = tmp_path / "specsim"
+    stand_in.write_text(f"#!/bin/sh\necho '{{}}'\nexit {code}\n")
+    stand_in.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "URL": "http://x"}
+    done = subprocess.run(
+        ["sh", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (ends, "")
+    assert ("not told" in done.stdout) == (code == 3)
+    assert (tmp_path / "check.json").read_text() == "{}\n"
+
+
 # -- the load ----------------------------------------------------------------------------------------------------------
 
 
@@ -374,9 +440,9 @@ def loaded(server, **changes):
     """What a load records until more than three requests have ended."""
 
     async def go():
-        async with client_with(None) as client:
+        async with sender_with(None) as sender:
             load = Load(server.url, "tiny", built_in_prompts(), 3, 32, {}, **changes)
-            loader = Loader(client, await route_of(client, load))
+            loader = Loader(sender, await route_of(sender, load))
             loader.start()
             while sum(recording.ended for recording in loader.recordings) <= 3:
                 await loader.hold(0.2)
@@ -391,7 +457,8 @@ def test_a_load_keeps_so_many_requests_running_and_records_every_chunk():
         loader = loaded(server)
     streams = loader.streams()
     ended = [stream for stream in streams if stream.completion_tokens is not None]
-    assert len(server.writers) == len(server.bodies)  # a connection each: none that the server may just have closed
+    unsent = len(server.writers) - len(server.bodies)  # a connection each: none that the server may just have closed
+    assert 0 <= unsent <= 3  # cut off while connecting
     assert steady_window(streams, 3).most_running == 3
     assert len(streams) - len(ended) <= 3  # those that were cut off
     assert len(ended) > 3

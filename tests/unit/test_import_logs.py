@@ -255,6 +255,15 @@ def test_vllm_engines_interleaved_are_joined_by_their_throughput(tmp_path):
     ]  # 900 + 900 of 2000 got past the first draft, 600 + 700 past the second
 
 
+def test_vllm_idle_intervals_of_a_server_that_drafts_are_counted_as_idle(tmp_path):
+    log = [engine(0, 0, 10.0, 2), engine(10, 0, 250.0, 2), spec(10, 2.5, 1500, 2000, "0.900, 0.600"),
+           engine(20, 0, 0.0, 0), engine(30, 0, 0.0, 0)]  # fmt: skip
+    assert why(import_files([written(tmp_path, *log)], {})) == {
+        "idle interval": 2,
+        "engine line without a SpecDecoding line of its interval": 1,
+    }
+
+
 def test_vllm_without_drafts_is_plain_decode(tmp_path):
     log = [engine(0, 0, 10.0, 2), engine(10, 0, 100.0, 2), engine(20, 0, 102.0, 2), engine(30, 0, 90.0, 2, prompt=5.0)]
     found = import_files([written(tmp_path, *log)], {})

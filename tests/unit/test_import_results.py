@@ -81,6 +81,24 @@ def test_llama_cpp_newer_log_lines_of_two_slots(tmp_path):
     assert steps["decode_ms"] == pytest.approx([990 / 99, 27360.44 / 214], rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("line", "drafter", "draft_ms"),
+    [
+        ("statistics draft: #calls = 40, #gen drafts = 38, #acc drafts = 30, #gen tokens = 110, #acc tokens = 62, dur = 812.400 ms", "draft", 20.31),
+        ("statistics ngram_mod: #calls = 810, #gen drafts = 15, #acc drafts = 15, #gen tokens = 960, #acc tokens = 730, dur(b,g,a) = 0.149, 8.100, 0.005 ms", "ngram-mod", 0.01),
+    ],
+)  # fmt: skip
+def test_older_statistics_of_llama_cpp_drafters(tmp_path, line, drafter, draft_ms):
+    path = tmp_path / "llama.log"
+    path.write_text(f"{line}\nstatistics draft: #calls = 10, #gen drafts = 10, #acc drafts = 10\n", encoding="utf-8")
+    found = import_files([path], {"num_draft_tokens": "17"})
+    (row,) = found.rows
+    assert row["draft_ms"] == draft_ms  # 812.4/40, 8.1/810
+    assert row["note"].startswith(drafter)
+    reasons = {each.left_out.why: each.left_out.count for each in found.left_out}
+    assert reasons == {"statistics line without calls and durations of drafting": 1}
+
+
 def test_llama_speculative_of_2023():
     (row,) = imported("llamacpp_speculative_cli_2023.txt").rows
     assert has(
@@ -114,6 +132,26 @@ def test_printed_vllm_benchmark_with_one_request_in_flight():
     assert "does not say how many tokens" in row["exclude"]
     (stated,) = imported("vllm_bench_serve_spec_section_c1.txt", num_draft_tokens="9").runs
     assert not stated.excluded
+
+
+def test_printed_vllm_counters_go_before_the_printed_length(tmp_path):
+    """As vLLM 0.14 and later print them: 1 + 1600/1000 = 2.6, where the rounded line says another length."""
+    path = tmp_path / "bench.txt"
+    path.write_text(
+        "============ Serving Benchmark Result ============\nSuccessful requests:                     60\n"
+        "Failed requests:                         0\nMaximum request concurrency:             1\n"
+        "Mean TPOT (ms):                          2.50\nMean ITL (ms):                           6.40\n"
+        "---------------Speculative Decoding---------------\nAcceptance rate (%):                     53.33\n"
+        "Acceptance length:                       2.70\nDrafts:                                  1000\n"
+        "Draft tokens:                            3000\nAccepted tokens:                         1600\n"
+        "Per-position acceptance (%):\n  Position 0:                            80.00\n"
+        "  Position 1:                            50.00\n  Position 2:                            30.00\n",
+        encoding="utf-8",
+    )
+    (row,) = import_files([path], {}).rows
+    assert has(row, cycles=1000, accepted_drafts=1600, proposed_drafts=3000, num_draft_tokens=4, accept_length=None)
+    assert row["accept_histogram"] == [200, 300, 200, 300]  # 1000 − 800, 800 − 500, 500 − 300, 300
+    assert has(row, cycle_ms=6.5, implied=["cycle_ms"])  # 2.5·2.6
 
 
 def test_printed_sglang_benchmark_tells_neither_drafts_nor_batch():
@@ -171,13 +209,20 @@ def test_grid_of_configurations_by_batch_size():
 
 def test_lengths_and_times_by_number_of_drafts():
     found = imported("vllm20780_al_tpot.csv")
-    first, second, plain = found.rows[:3]
+    plain, first, second = found.rows[:3]
     assert has(first, drafter="eagle1", num_draft_tokens=3, accept_length=2.1)
     assert first["cycle_ms"] == pytest.approx(2.1 * 4.37)
     assert has(second, drafter="eagle3", num_draft_tokens=3, accept_length=2.36)
     assert second["cycle_ms"] == pytest.approx(2.36 * 4.32)
-    assert has(plain, method="none", decode_ms=7.07)
-    assert len(found.rows) == 18
+    assert has(plain, method="none", decode_ms=7.07, source="vllm20780_al_tpot.csv, lines 2–7")  # measured once
+    assert len(found.rows) == 13
+
+
+def test_plain_times_that_differ_by_row_are_measurements_each(tmp_path):
+    path = tmp_path / "by_k.csv"
+    path.write_text("K,al_eagle,tpot_vanilla_ms,tpot_eagle_ms\n2,2.0,7.0,4.0\n3,2.5,7.2,4.0\n", encoding="utf-8")
+    rows = import_files([path], {}).rows
+    assert [row.get("decode_ms") for row in rows] == [None, 7.0, None, 7.2]
 
 
 def test_golden_lengths_in_flow_and_in_block_style(tmp_path):

@@ -36,6 +36,7 @@ CONFINED = {
     "matplotlib": {"report.comm_plots", "report.maps", "report.plots", "report.simulate_plots"},
     "pydantic": {"cost.model_file", "runs.files", "runs.formats", "runs.schema"},
     "scipy": {"fitting.acceptance", "fitting.least_squares", "uncertainty"},
+    "aiohttp": {"live.check", "live.load", "live.session"},
     "click": {"cli"},
     "httpx": {"live"},
     "prettytable": {"report.tables"},

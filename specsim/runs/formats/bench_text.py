@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specsim.runs.formats.located import Client, Located, client_reading
+from specsim.runs.formats.vllm_results import draft_counts
 from specsim.runs.readings import LeftOut, Reading, amount, rounded
 
 _TITLE = re.compile(r"^=+ Serving Benchmark Result =+\s*$", re.MULTILINE)
@@ -14,6 +15,10 @@ _ROW = re.compile(r"^([A-Z][^:\n]*?)(?: \(([^)\n]*)\))?:\s+(\S+)", re.MULTILINE)
 _SUMMARY = re.compile(r"^Output throughput: ([\d.]+) token/s\s*$", re.MULTILINE)
 _SUMMARY_LENGTH = re.compile(r"^Accept length: ([\d.]+)\s*$", re.MULTILINE)
 _LENGTHS = ("Acceptance length", "Accept length", "Mean acceptance length")
+_COUNTERS = ("Drafts", "Draft tokens", "Accepted tokens")
+_POSITION = re.compile(r"^ +Position \d+: +(\d+\.\d+) *$", re.MULTILINE | re.ASCII)
+_HALF_DIGIT = 5e-5
+"""Half a digit of a share that is printed as percent with two decimals."""
 _CONCURRENCIES = ("Max request concurrency", "Maximum request concurrency")
 
 
@@ -28,7 +33,8 @@ def read_serving_tables(text: str, _: Any) -> Iterator[Reading | LeftOut]:
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         first = text[:start].count("\n") + 1
         part = text[start:end].rstrip()
-        rows = {name: value for name, _, value in _ROW.findall(part)}
+        rows: dict[str, Any] = {name: value for name, _, value in _ROW.findall(part)}
+        rows["positions"] = [float(percent) / 100 for percent in _POSITION.findall(part)]
         yield _table(Located(rows, first, first + part.count("\n")))
 
 
@@ -44,9 +50,12 @@ def _table(table: Located) -> Reading | LeftOut:
     done, tokens = table.whole("Successful requests"), table.whole("Total generated tokens")
     fields |= {"prompts": done} if done else {}
     fields |= {"output_len": max(1, round(tokens / done))} if done and tokens else {}
+    fields |= (counted := draft_counts([table.whole(name) for name in _COUNTERS], table.body["positions"], _HALF_DIGIT))
     length = next((value for name in _LENGTHS if (value := table.amount(name)) and value >= 1), None)
+    if counted:
+        length = rounded(1 + counted["accepted_drafts"] / counted["cycles"])
     rate = table.amount("Acceptance rate")
-    if length:
+    if length and not counted:
         fields["accept_length"] = length
     if rate and rate <= 100:
         fields["accept_rate"] = rounded(rate / 100)

@@ -17,8 +17,9 @@ _ACCEPTED = re.compile(
     r"draft acceptance(?: rate)? =\s*[\d.]+ \(\s*(\d{1,9}) accepted /\s*(\d{1,9}) generated\)", re.ASCII
 )
 _STATISTICS = re.compile(r"statistics\s+([\w-]+):", re.ASCII)
-_CALLS = re.compile(r"#calls\(b,\s*g,\s*a\) =\s*\d+\s+(\d{1,9})\s+\d+", re.ASCII)
-_DURATIONS = re.compile(r"dur\(b,\s*g,\s*a\) =\s*[\d.]+,\s*([\d.]+),\s*[\d.]+ ms", re.ASCII)
+_CALLS = re.compile(r"#calls(?:\(b,\s*g,\s*a\) =\s*\d+\s+(\d{1,9})\s+\d+| =\s*(\d{1,9}),)", re.ASCII)
+_DURATIONS = re.compile(r"dur(?:\(b,\s*g,\s*a\) =\s*[\d.]+,\s*([\d.]+),\s*[\d.]+| =\s*([\d.]+)) ms", re.ASCII)
+"""Of begin, generation and accumulation, generation is the drafting; the oldest lines have that one alone."""
 _COMMON = {"engine": "llama.cpp", "instrument": "llama.cpp log"}
 
 
@@ -39,10 +40,11 @@ def parse_acceptance(text: str) -> tuple[int, int] | None:
 def parse_statistics(text: str) -> tuple[str, float] | None:
     """A drafter's name and its mean time [ms] of drafting in a cycle."""
     name, calls, durations = (pattern.search(text) for pattern in (_STATISTICS, _CALLS, _DURATIONS))
-    time_ms = amount(durations[1]) if durations else None
-    if name is None or calls is None or not int(calls[1]) or not time_ms:
+    time_ms = amount(durations[1] or durations[2]) if durations else None
+    count = int(calls[1] or calls[2]) if calls else 0
+    if name is None or not count or not time_ms:
         return None
-    return name[1], rounded(time_ms / int(calls[1]))
+    return name[1].replace("_", "-"), rounded(time_ms / count)
 
 
 @dataclass
@@ -65,7 +67,7 @@ class _Requests:
 class LlamaCppLog:
     """Joins the lines of a request, which are written one after the other for each slot."""
 
-    keys = (b"eval time =", b"draft acceptance", b"#calls(b")
+    keys = (b"eval time =", b"draft acceptance", b"#calls")
 
     def __init__(self, _: Mapping[str, Any]) -> None:
         self._open: dict[str, tuple[int, Decoded]] = {}
@@ -78,7 +80,7 @@ class LlamaCppLog:
         text = line.decode("ascii", "replace")
         found = _SLOT.search(text)
         slot = found[1] if found else ""
-        if "#calls(b" in text:
+        if "#calls" in text:
             self._statistics(number, text)
         elif "draft acceptance" in text:
             self._accepted(number, text, slot)

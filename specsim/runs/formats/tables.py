@@ -49,8 +49,9 @@ def read_tables(text: str, _: Any) -> Iterator[Reading | LeftOut]:
         for row in rows:
             if len(row[1]) != len(header):
                 yield LeftOut("row with more or fewer cells than the header", 1, row[0], row[0], ", ".join(row[1]))
-            else:
-                yield from reader(names, row)
+        whole = [row for row in rows if len(row[1]) == len(header)]
+        found = [each for row in whole for each in reader(names, row)]
+        yield from _plain_once(found) if reader is _drafter_row else found
         if reader is _row and (unread := [name for name in names if name not in _KNOWN]):
             yield LeftOut("columns that are not read", len(unread), number, number, ", ".join(unread))
 
@@ -133,6 +134,16 @@ def _grid_row(names: Sequence[str], row: Row) -> Iterator[Reading | LeftOut]:
         steps, topk, width = (int(each) for each in shape.groups())
         config = {"num_steps": steps, "topk": topk, "num_draft_tokens": width}
         yield Reading({**config, "batch_size": int(batch[1]), "output_tok_s": speed}, number, number)
+
+
+def _plain_once(found: Sequence[Reading | LeftOut]) -> Iterator[Reading | LeftOut]:
+    """A time of plain decode that stands in every row is one measurement, of all their lines."""
+    plain = [each for each in found if isinstance(each, Reading) and "decode_ms" in each.fields]
+    if len({each.fields["decode_ms"] for each in plain}) != 1:
+        yield from found
+        return
+    yield Reading(plain[0].fields, plain[0].first, plain[-1].last)
+    yield from (each for each in found if each not in plain)
 
 
 def _drafter_row(names: Sequence[str], row: Row) -> Iterator[Reading | LeftOut]:

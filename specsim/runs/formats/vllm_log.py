@@ -16,6 +16,7 @@ _PROCESS = re.compile(r"\(([^()]*\bpid=\d+)\)")
 _SPEC = re.compile(r"(?:SpecDecoding|Speculative) metrics:")
 _TOGETHER_S = 2.0  # the two lines of an interval are written one after the other
 _MOST_PENDING = 64
+_IDLE = "idle interval"
 
 
 @dataclass
@@ -78,7 +79,7 @@ class VllmLog:
         """Why an interval's throughput is not that of steady decode; empty where it is."""
         before = self._before.get((process, line.engine))
         if line.output_tok_s == 0:
-            return "idle interval"
+            return _IDLE
         if "Aggregated" in line.engine:
             return "line of several engines added up: no batch is told"
         if before is None or line.at_s < before.at_s:
@@ -91,7 +92,8 @@ class VllmLog:
 
     def _unjoined(self, line: EngineLine) -> None:
         why = line.why_unsteady
-        self._without_spec.add("engine line without a SpecDecoding line of its interval", line.number)
+        idle = why == _IDLE  # which writes no SpecDecoding line
+        self._without_spec.add(why if idle else "engine line without a SpecDecoding line of its interval", line.number)
         if why:
             self._alone_left_out.add(why, line.number)
             return

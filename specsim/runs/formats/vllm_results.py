@@ -9,7 +9,8 @@ from specsim.runs.formats.located import Client, Located, client_reading
 from specsim.runs.formats.positions import histogram_of, position_counts
 from specsim.runs.readings import LeftOut, Reading, amount, rounded
 
-_HALF_DIGIT = 1e-9  # the fractions are printed in full
+_IN_FULL = 1e-9
+"""Half a digit of a fraction that is printed in full."""
 
 
 def is_bench_serve(body: dict[str, Any]) -> bool:
@@ -37,16 +38,21 @@ def read_bench_serve(rows: Sequence[Located], _: Any) -> Iterator[Reading | Left
 def _counted(row: Located) -> dict[str, Any]:
     """Fields of the draft counters; nothing where there are none."""
     names = ("spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens")
-    drafts, proposed, accepted = (row.whole(name) for name in names)
+    rates = row.body.get("spec_decode_per_position_acceptance_rates")
+    survival = [amount(rate) for rate in rates] if isinstance(rates, list) else []
+    return draft_counts([row.whole(name) for name in names], survival, _IN_FULL)
+
+
+def draft_counts(counters: Sequence[int | None], survival: Sequence[float | None], half_digit: float) -> dict[str, Any]:
+    """Fields of a run's drafts, draft tokens and accepted tokens, and of survival by position; none without drafts."""
+    drafts, proposed, accepted = counters
     if not drafts or not proposed:
         return {}
     fields: dict[str, Any] = {"cycles": drafts, "proposed_drafts": proposed, "accepted_drafts": accepted or 0}
-    rates = row.body.get("spec_decode_per_position_acceptance_rates")
-    survival = [amount(rate) for rate in rates] if isinstance(rates, list) else []
     known = [rate for rate in survival if rate is not None]
     if known and len(known) == len(survival):
         fields["num_draft_tokens"] = len(known) + 1
-        if (at_least := position_counts(known, drafts, accepted or 0, _HALF_DIGIT)) is not None:
+        if (at_least := position_counts(known, drafts, accepted or 0, half_digit)) is not None:
             fields["accept_histogram"] = histogram_of(drafts, at_least)
     elif proposed % drafts == 0:
         fields["num_draft_tokens"] = proposed // drafts + 1
