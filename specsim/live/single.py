@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specsim.live.answers import client_with
 from specsim.live.facts import ServerFacts
-from specsim.live.load import Load, Loader, RequestError, client_with, route_of
+from specsim.live.load import Load, Loader, route_of, sender_with
 from specsim.live.measured import Made, measured, run_row
 from specsim.live.probe import probe
 from specsim.live.prompts import Prompt
+from specsim.live.recording import RequestError
 from specsim.live.session import WARM_UP_S, WARM_UP_TOKENS, Side, counted_of, note_of
 from specsim.live.window import steady_window
 
@@ -39,14 +41,14 @@ async def measured_run(sample: Sample) -> tuple[ServerFacts, dict[str, Any]]:
 
     A row without figures says why in `exclude`. Raises ServerError where nobody answers, RequestError where a request fails.
     """
-    async with client_with(None) as client:
+    async with client_with(None) as client, sender_with(None) as sender:
         adapter = await probe(client, sample.url)
         facts = await adapter.facts()
-        load = await route_of(client, Load(facts.url, facts.served_model, sample.prompts, sample.concurrency,
+        load = await route_of(sender, Load(facts.url, facts.served_model, sample.prompts, sample.concurrency,
                                            sample.output_len, adapter.extra_body))  # fmt: skip
         if not facts.spec_known:
             facts = await adapter.facts()  # drafts are counted once there were some
-        side = Side(adapter, facts, facts.spec, Loader(client, load))
+        side = Side(adapter, facts, facts.spec, Loader(sender, load))
         await side.loader.warm_up(WARM_UP_TOKENS)
         await _under_load(side, sample.seconds)
     window = steady_window(side.loader.streams(), sample.concurrency)
