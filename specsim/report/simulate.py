@@ -41,6 +41,7 @@ def simulation_record(done: ServingStudy) -> Record:
         "crossovers": {
             name: None if each is None else _crossover_record(each, values) for name, each in crossings.items()
         },
+        "added_rates": list(done.added_rates),
         "no_baseline": done.no_baseline,
         "nccl": done.nccl,
         "axis": axis,
@@ -215,6 +216,9 @@ def _between(interval: list[float | None] | None) -> str:
 def _notes(record: Record) -> Iterator[str]:
     yield "a policy is named by its steps/topk/draft tokens"
     yield f"{record['replicas']} replicas, intervals at {LEVEL:.0%} over them; {record['warm_up_rule']}"
+    if record["added_rates"]:
+        added = ", ".join(f"{rate:.3g}" for rate in sorted(record["added_rates"]))
+        yield f"not asked for, but simulated to place where speculation stops paying: {added} requests a second"
     for server in record["servers"]:
         yield f"{server['policy']}: at most about {server['capacity_request_rate']:.3g} requests a second"
     limit = record["servers"][0]

@@ -11,11 +11,14 @@ import numpy as np
 
 from specsim.errors import ConfigurationError
 from specsim.metrics import Slo
-from specsim.quantities import FloatArray
-from specsim.simulation.arrivals import Load
+from specsim.quantities import FloatArray, IntArray
+from specsim.simulation.arrivals import Load, PoissonLoad
 from specsim.simulation.serving import Server, ServingRun, simulate
 from specsim.simulation.summary import Summary
 from specsim.uncertainty import quantile
+
+_NARROW = 1.1
+"""Of the rates around a crossover, one over the other: closer together, the logarithm of a ratio is straight enough."""
 
 
 @final
@@ -79,6 +82,14 @@ class LoadSweep:
     def each(self, server: int, figure: Callable[[Summary], float]) -> list[Replicas]:
         """A figure of one server by load."""
         return [Replicas.of(values) for values in self.values(server, figure)]
+
+    def joined(self, other: LoadSweep) -> LoadSweep:
+        """The same servers under the Poisson loads of both sweeps, in order of their rates."""
+        loads = (*self.loads, *other.loads)
+        order = np.argsort([load.request_rate for load in loads if isinstance(load, PoissonLoad)]).tolist()
+        both = zip(self.summaries, other.summaries, strict=True)
+        summaries = tuple(tuple((*one, *two)[at] for at in order) for one, two in both)
+        return LoadSweep(self.servers, tuple(loads[at] for at in order), summaries)
 
 
 def load_sweep(
@@ -152,6 +163,19 @@ def crossover(rates: FloatArray, first: FloatArray, second: FloatArray) -> Cross
     return Crossover(at, _interval(at, own, log_ratio), ahead, until, ratios)
 
 
+def rate_to_add(rates: FloatArray, first: FloatArray, second: FloatArray) -> float | None:
+    """The rate that halves the bracket of a crossover, None where it is narrow or there is none; arrays as `crossover`.
+
+    The ratio bends upwards with the load: over a wide bracket a straight line places the crossover too low, by more than
+    the replicas scatter.
+    """
+    if crossover(rates, first, second).request_rate is None:
+        return None
+    i = int(_rises(np.log(first / second).mean(axis=1))[0])
+    low, high = rates[i], rates[i + 1]
+    return None if high / low <= _NARROW else float(f"{(low * high) ** 0.5:.3g}")
+
+
 def _interval(at: float, own: list[float | None], log_ratio: FloatArray) -> tuple[float | None, float | None] | None:
     """Of the replicas' crossings by Student's t; by their extremes, open where one is missing, if some have none."""
     told = np.array([each for each in own if each is not None])
@@ -168,12 +192,17 @@ def _interval(at: float, own: list[float | None], log_ratio: FloatArray) -> tupl
 
 def _crossing(rates: FloatArray, log_ratio: FloatArray) -> float | None:
     """The first rate, in ascending order, at which the ratio rises through 1."""
-    rises = np.flatnonzero((log_ratio[:-1] < 0) & (log_ratio[1:] >= 0))
+    rises = _rises(log_ratio)
     if not rises.size:
         return None
     i = int(rises[0])
     share = -log_ratio[i] / (log_ratio[i + 1] - log_ratio[i])
     return float(rates[i] + share * (rates[i + 1] - rates[i]))
+
+
+def _rises(log_ratio: FloatArray) -> IntArray:
+    """After which rates the ratio rises through 1."""
+    return np.flatnonzero((log_ratio[:-1] < 0) & (log_ratio[1:] >= 0))
 
 
 def capacity(server: Server, prompt_len: float, output_len: float) -> float:

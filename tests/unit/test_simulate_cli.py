@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv as csv_module
 import json
+import math
 
 import pytest
 
@@ -59,6 +60,24 @@ def test_a_crossover_is_found_and_told_in_words_and_json(run_cli, runs):
     assert f"Speculation (3/1/4) stops paying at {rate:.3g} requests a second ({low:.3g} to {high:.3g})" in " ".join(
         text.split()
     )
+
+
+def test_wide_gaps_between_rates_do_not_misplace_the_crossover(run_cli, runs):
+    """By the same requests at rates 2% apart; a straight line from 5 to 35 a second would lie far below."""
+    options = ("simulate", runs, "--num-draft-tokens", 4, *QUICK)
+    wide = json.loads(run_cli(*options, "--request-rate", "5,35", "--json").output)
+    near = ",".join([*(f"{16 + 0.5 * at:g}" for at in range(21)), "35"])
+    close = json.loads(run_cli(*options, "--request-rate", near, "--json").output)
+    assert close["added_rates"] == []
+    assert wide["crossover_request_rate"] == pytest.approx(close["crossover_request_rate"], rel=0.01)
+    assert wide["crossover_interval"] == pytest.approx(close["crossover_interval"], rel=0.015)
+    ratio = {row["request_rate"]: math.log(row["ratio"]) for row in wide["crossovers"]["3/1/4"]["e2e_ratio"]}
+    straight = 5 + 30 * ratio[5] / (ratio[5] - ratio[35])
+    assert straight < 0.8 * close["crossover_request_rate"]
+    assert sorted(ratio) == sorted([5, 35, *wide["added_rates"]])
+    around = [max(r for r in ratio if ratio[r] < 0), min(r for r in ratio if ratio[r] >= 0)]
+    assert around[1] / around[0] <= 1.1
+    assert "not asked for, but simulated" in run_cli(*options, "--request-rate", "5,35").output
 
 
 def test_the_same_seed_prints_the_same(run_cli, runs):
