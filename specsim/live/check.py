@@ -107,7 +107,7 @@ def findings_of(plan: Plan, outcome: Outcome) -> tuple[Finding, ...]:
     observed = Observed(
         batch_size=float(plan.concurrency),
         accept_length=length.value if length is not None else None,
-        tpot_ms=window.tpot_ms.value if window.chunks else None,
+        token_ms=window.token_ms.value if window.chunks else None,
         chunk_gap_ms=window.chunk_ms.value if window.chunks else None,
         output_tokens=window.tokens or None,
     )
