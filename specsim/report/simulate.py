@@ -18,7 +18,7 @@ from specsim.report.tables import number, span, table, wrapped
 from specsim.simulation.scenarios import Crossover, Replicas, Scenario, capacity
 from specsim.simulation.serving import Server
 from specsim.simulation.study import Question, ServingStudy
-from specsim.simulation.summary import Summary
+from specsim.simulation.summary import Summary, saturated
 
 WARM_UP = (
     "warm-up left out by MSER-5 on end-to-end times; requests that arrived no earlier than the oldest in flight at the last"
@@ -111,7 +111,7 @@ def _row(done: ServingStudy, server: int, load: int, value: float) -> Record:
         "goodput": None if done.slo is None else _figure([s.goodput or 0.0 for s in summaries]),
         "batch_share": np.mean([s.batch_share for s in summaries], axis=0).round(6).tolist(),
         "accept_histogram": np.sum([s.accept_histogram for s in summaries], axis=0).tolist(),
-        "saturated": any(s.saturated for s in summaries),
+        "saturated": saturated(summaries),
         "preemptions": sum(s.preemptions for s in summaries),
         "extrapolated_share": float(np.mean([s.extrapolated_share for s in summaries])),
         "requests": sum(s.requests for s in summaries),
@@ -131,7 +131,7 @@ def _latency(summaries: tuple[Summary, ...], name: str) -> Record:
 
 def _figure(values: list[float]) -> Record:
     told = Replicas.of(np.array(values))
-    return {"value": told.mean, "interval": [told.low, told.high]}
+    return {"value": told.mean, "interval": [told.low, told.high] if len(values) > 1 else None}
 
 
 # -- as text ---------------------------------------------------------------------------------------------------------
@@ -149,12 +149,13 @@ def simulation_text(record: Record) -> str:
     )  # fmt: skip
     named = [f"{name}{' ' * columns[:at].count(name)}" for at, name in enumerate(columns)]  # names must be distinct
     drawn = table(named, [_cells(record, row, slo) for row in record["rows"]])
-    words = [*_footnotes(record), "", *(wrapped(line, "") for line in _crossings(record)), ""]
+    said = [wrapped(line, "") for line in _crossings(record)]
+    words = [*_footnotes(record), "", *said, *([""] if said else [])]
     return "\n".join([drawn, *words, *(wrapped(f"* {line}", "  ") for line in _notes(record))])
 
 
 def _cells(record: Record, row: Record, slo: bool) -> tuple[str, ...]:
-    load = [] if record["axis"] not in _AXES else [f"{row[record['axis']]:.3g}"]
+    load = [] if record["axis"] not in _AXES else [_load(row[record["axis"]])]
     mark = ("¹" if row["extrapolated_share"] > 0 else "") + ("²" if row["saturated"] else "")
     e2e = row["e2e_ms"]["mean"]
     return (
@@ -166,6 +167,10 @@ def _cells(record: Record, row: Record, slo: bool) -> tuple[str, ...]:
         *([number(row["goodput"]["value"], 2)] if slo else []),
         number(row["mean_batch_size"]["value"], 1), number(row["accept_length"]["value"], 2),
     )  # fmt: skip
+
+
+def _load(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 def _footnotes(record: Record) -> Iterator[str]:
@@ -214,8 +219,13 @@ def _between(interval: list[float | None] | None) -> str:
 
 
 def _notes(record: Record) -> Iterator[str]:
-    yield "a policy is named by its steps/topk/draft tokens"
-    yield f"{record['replicas']} replicas, intervals at {LEVEL:.0%} over them; {record['warm_up_rule']}"
+    by_batch = "; N+: from a batch of N on" if any("+:" in server["policy"] for server in record["servers"]) else ""
+    yield f"a policy is named by its steps/topk/draft tokens{by_batch}"
+    count = record["replicas"]
+    replicas = (
+        "1 replica, without intervals" if count == 1 else f"{count:,} replicas, intervals at {LEVEL:.0%} over them"
+    )
+    yield f"{replicas}; {record['warm_up_rule']}"
     if record["added_rates"]:
         added = ", ".join(f"{rate:.3g}" for rate in sorted(record["added_rates"]))
         yield f"not asked for, but simulated to place where speculation stops paying: {added} requests a second"
@@ -224,7 +234,7 @@ def _notes(record: Record) -> Iterator[str]:
     limit = record["servers"][0]
     kv = "never full" if limit["kv_tokens"] is None else f"{limit['kv_tokens']:,} tokens"
     yield (
-        f"a batch of at most {limit['max_batch_size']}, {limit['max_batched_tokens']:,} tokens a step, prefill"
+        f"a batch of at most {limit['max_batch_size']:,}, {limit['max_batched_tokens']:,} tokens a step, prefill"
         f" {'chunked' if limit['chunked_prefill'] else 'of whole prompts'}, KV cache {kv}"
     )
     yield from record["notes"]

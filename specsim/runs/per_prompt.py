@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from specsim.errors import Fault, InputError
+from specsim.errors import Fault, InputError, first_of
 from specsim.runs.run import RunSet
 
 _COLUMNS = ("prompt", "tok_s", "output_len")
 _NEEDED = {"prompt", "tok_s"}
 _ALLOWED = "allowed: a number above 0"
-_MOST_FAULTS = 20
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,7 @@ def load_per_prompt(path: Path) -> PromptFigures:
     if not rows and not faults:
         faults.append(Fault(str(path), "", "has no rows", "a header alone is not a measurement"))
     if faults:
-        more = (
-            [Fault(f"and {len(faults) - _MOST_FAULTS} more faults", "", "", "")] if len(faults) > _MOST_FAULTS else []
-        )
-        raise InputError([*faults[:_MOST_FAULTS], *more])
+        raise InputError(first_of(faults))
     unread = [column for column in columns if column not in _COLUMNS]
     return _figures(rows, [f"{path}: columns not read: {', '.join(unread)}"] if unread else [], str(path))
 

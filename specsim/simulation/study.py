@@ -202,10 +202,12 @@ def _notes(model: CostModel, question: Question, compared: Sequence[Server]) -> 
     low, high = question.prompt_len, question.prompt_len + question.output_len
     measured = model.ranges.get("context_len") or model.ranges.get("decode_context_len")
     if not model.reads_context and measured and high > measured[1] + CONTEXT_TOLERANCE:
+        seen = " to ".join(dict.fromkeys(f"{end:.0f}" for end in measured))
         notes.append(
-            f"EXTRAPOLATED: requests hold {low:.0f} to {high:.0f} tokens in the KV cache, the runs were made at"
-            f" {measured[0]:.0f} to {measured[1]:.0f} and do not tell what reading more of them takes"
+            f"EXTRAPOLATED: requests hold {low:.0f} to {high:.0f} tokens in the KV cache, the runs were made at {seen} and"
+            " do not tell what reading more of them takes"
         )
-    notes += question.law.notes if isinstance(question.law, AcceptanceFit) else ()
+    if isinstance(question.law, AcceptanceFit) and question.policy.deepest is not None:
+        notes += question.law.notes
     notes.append("the intervals are over replicas: what the cost model and the law do not know is in none of them")
     return notes

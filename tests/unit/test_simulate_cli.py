@@ -90,12 +90,12 @@ def test_a_policy_is_compared_with_itself_without_exceptions_and_with_plain_deco
     options = (runs, "--num-draft-tokens", 4, "--off-above", 8, "--request-rate", "5,35", *QUICK)
     record = json.loads(run_cli("simulate", *options, "--json").output)
     assert [server["policy"] for server in record["servers"]] == [
-        "3/1/4; plain decode from batch 9",
+        "3/1/4, 9+: plain decode",
         "3/1/4",
         "plain decode",
     ]
     busy = {row["policy"]: row["e2e_ms"]["mean"]["value"] for row in record["rows"] if row["request_rate"] == 35}
-    assert busy["3/1/4; plain decode from batch 9"] < 0.8 * busy["3/1/4"]
+    assert busy["3/1/4, 9+: plain decode"] < 0.8 * busy["3/1/4"]
     table = json.loads(
         run_cli("simulate", runs, "--steps-by-batch", "1:3,9:0", "--request-rate", "5,35", *QUICK, "--json").output
     )
@@ -129,6 +129,25 @@ def test_every_request_is_written(run_cli, runs, csv, tmp_path):
     assert {row["policy"] for row in rows} == {"3/1/4", "plain decode"}
 
 
+def test_one_replica_tells_no_interval(run_cli, runs):
+    options = ("simulate", runs, "--num-draft-tokens", 4, "--concurrency", "2", *QUICK, "--replicas", 1)
+    (first, _) = json.loads(run_cli(*options, "--json").output)["rows"]
+    assert first["e2e_ms"]["mean"]["interval"] is None
+    assert first["e2e_ms"]["mean"]["value"] > 0
+    text = run_cli(*options).output
+    assert "nan" not in text
+    assert "1 replica, without intervals" in text
+
+
+def test_a_lookups_table_says_drafts_not_steps(run_cli, csv):
+    """Lookup drafters report one dummy step at any width: a table of three drafts is the width that was measured."""
+    path = csv(*(line.replace("eagle3", "ngram") for line in LINES))
+    options = ("simulate", path, "--steps-by-batch", "1:3,9:0", "--request-rate", "5", *QUICK, "--json")
+    record = json.loads(run_cli(*options).output)
+    assert record["servers"][0]["policy"] == "1/1/4, 9+: plain decode"
+    assert record["rows"][0]["extrapolated_share"] == 0
+
+
 def test_plots_are_drawn(run_cli, runs, tmp_path):
     options = ("--num-draft-tokens", 4, "--request-rate", "5,35", "--plots", tmp_path / "plots", *QUICK, "--json")
     record = json.loads(run_cli("simulate", runs, *options).stdout)
@@ -147,6 +166,12 @@ def test_plots_are_drawn(run_cli, runs, tmp_path):
         (("--request-rate", "1", "--concurrency", "2"), "three kinds of load"),
         (("--request-rate", "0"), "not a list of numbers above 0"),
         (("--request-rate", "x"), "not a list of numbers above 0"),
+        (("--num-draft-tokens", "4", "--request-rate", "1e-9"), "(three years) can be simulated"),
+        (("--num-draft-tokens", "4", "--concurrency", "0"), "0 requests in flight are not possible with 4,000"),
+        (("--num-draft-tokens", "4", "--concurrency", "8", "--requests", "7"), "not possible with 7 requests"),
+        (("--num-draft-tokens", "4", "--output-len", "9~1e300"), "a spread above 0, 100.0 at most, not 9 ~ 1e+300"),
+        (("--num-draft-tokens", "4", "--output-len", "1000000"), "4e+09 output tokens in one run are too many"),
+        (("--num-draft-tokens", "4", "--trace", "t.csv", "--prompt-len", "9"), "leave --prompt-len out"),
         (("--steps-by-batch", "1-3"), "no table of batch size and steps"),
         (("--steps-by-batch", "2:3"), "start at 1"),
         (("--steps-by-batch", "1:3", "--off-above", "4"), "leave the other options of drafting out"),
