@@ -74,6 +74,7 @@ def _crossover_record(crossing: Crossover, rates: FloatArray) -> Record:
         "interval": None if crossing.interval is None else list(crossing.interval),
         "pays_at_lowest": crossing.ahead,
         "pays_until": crossing.pays_until,
+        "behind_from": crossing.behind_from,
         "e2e_ratio": [
             {"request_rate": float(rate), "ratio": each.mean, "interval": [each.low, each.high]}
             for rate, each in zip(rates, crossing.ratios, strict=True)
@@ -192,23 +193,28 @@ def _crossings(record: Record) -> Iterator[str]:
         if crossing is None:
             continue
         rates = [each["request_rate"] for each in crossing["e2e_ratio"]]
-        if crossing["request_rate"] is not None:
-            yield (
-                f"Speculation ({policy}) stops paying at {crossing['request_rate']:.3g} requests a second"
-                f"{_between(crossing['interval'])}, by mean end-to-end time."
-            )
-        elif crossing["pays_until"] == rates[-1]:
-            yield f"Speculation ({policy}) pays up to {rates[-1]:.3g} requests a second, the highest rate asked."
-        elif crossing["pays_at_lowest"]:
-            yield (
-                f"Speculation ({policy}) is behind plain decode at no rate up to {rates[-1]:.3g} requests a second by more"
-                f" than the replicas' scatter; above {crossing['pays_until'] or rates[0]:.3g} its gain cannot be told from"
-                " none."
-            )
-        else:
-            yield f"Speculation ({policy}) does not pay at {rates[0]:.3g} requests a second, the lowest rate asked."
+        yield f"Speculation ({policy}) {_pays(crossing, rates[0], rates[-1])}."
     if any(record["crossovers"].values()):
         yield "That is at the cost model's best estimate; how sure it is of a speed-up, 'specsim break-even' says."
+
+
+def _pays(crossing: Record, lowest: float, highest: float) -> str:
+    """Up to which rate it pays, by what the replicas can tell."""
+    if crossing["request_rate"] is not None:
+        rate = f"{crossing['request_rate']:.3g} requests a second{_between(crossing['interval'])}"
+        return f"stops paying at {rate}, by mean end-to-end time"
+    until, since = crossing["pays_until"], crossing["behind_from"]
+    if until == highest:
+        return f"pays up to {highest:.3g} requests a second, the highest rate asked"
+    if crossing["pays_at_lowest"] is False:
+        return f"does not pay at {lowest:.3g} requests a second, the lowest rate asked"
+    if until is not None:
+        return (
+            f"is behind plain decode at no rate up to {highest:.3g} requests a second by more than the replicas' scatter;"
+            f" above {until:.3g} its gain cannot be told from none"
+        )
+    rest = "" if since is None else f"; from {since:.3g} on it does not"
+    return f"cannot be told to pay, or not to, at {lowest:.3g} requests a second: the replicas scatter by more{rest}"
 
 
 def _between(interval: list[float | None] | None) -> str:

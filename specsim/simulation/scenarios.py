@@ -132,16 +132,18 @@ def load_sweep(
 class Crossover:
     """The request rate at which one server stops being faster than another, by mean end-to-end time.
 
-    `request_rate` is None where it does not fall behind between the lowest and the highest rate; `ahead` says who is
-    ahead at the lowest, `pays_until` up to which rate the first is ahead by more than the replicas' scatter. The interval
+    `request_rate` is None where it does not fall behind between the lowest and the highest rate; `ahead` says whether it
+    is ahead at the lowest, None where that is within the replicas' scatter, `pays_until` up to which rate and
+    `behind_from` from which on it is ahead or behind by more than that, None for none. The interval
     is that of the replicas' own crossings, its end None (beyond the rates) where some replica has none. `ratios` are by
     rate: end-to-end time of the first over that of the second.
     """
 
     request_rate: float | None
     interval: tuple[float | None, float | None] | None
-    ahead: bool
+    ahead: bool | None
     pays_until: float | None
+    behind_from: float | None
     ratios: tuple[Replicas, ...]
 
 
@@ -152,15 +154,17 @@ def crossover(rates: FloatArray, first: FloatArray, second: FloatArray) -> Cross
     """
     log_ratio = np.log(first / second)
     ratios = tuple(Replicas.of(np.exp(row)) for row in log_ratio)
-    ahead = bool(log_ratio[0].mean() < 0)
-    at = _crossing(rates, log_ratio.mean(axis=1))
-    behind = np.array([not each.low <= 1.0 for each in ratios])  # NaN of one replica: its mean decides
-    pays = np.array([not each.high >= 1.0 for each in ratios]) & (log_ratio.mean(axis=1) < 0)
-    until = float(rates[np.flatnonzero(pays)[-1]]) if pays.any() else None
-    if at is None or not (behind & (rates > at) & (log_ratio.mean(axis=1) > 0)).any():
-        return Crossover(None, None, ahead, until, ratios)
+    mean = log_ratio.mean(axis=1)
+    at = _crossing(rates, mean)
+    behind = np.array([not each.low <= 1.0 for each in ratios]) & (mean > 0)  # NaN of one replica: its mean decides
+    pays = np.array([not each.high >= 1.0 for each in ratios]) & (mean < 0)
+    ahead = bool(pays[0]) if pays[0] or behind[0] else None
+    until = float(rates[pays][-1]) if pays.any() else None
+    since = float(rates[behind][0]) if behind.any() else None
+    if at is None or not (behind & (rates > at)).any():
+        return Crossover(None, None, ahead, until, since, ratios)
     own = [_crossing(rates, column) for column in log_ratio.T]
-    return Crossover(at, _interval(at, own, log_ratio), ahead, until, ratios)
+    return Crossover(at, _interval(at, own, log_ratio), ahead, until, since, ratios)
 
 
 def rate_to_add(rates: FloatArray, first: FloatArray, second: FloatArray) -> float | None:

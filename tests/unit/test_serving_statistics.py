@@ -238,6 +238,10 @@ def test_no_crossover_where_one_side_is_always_ahead_or_the_end_is_a_tie():
     assert (behind.request_rate, behind.ahead, behind.pays_until) == (None, False, None)
     tied = crossover(rates_, plain * np.array([0.5, 0.9, 1.001])[:, None] * scatter, plain)
     assert (tied.request_rate, tied.ahead, tied.pays_until) == (None, True, 2.0)
+    slow = crossover(rates_, plain * np.array([1.001, 1.002, 1.3])[:, None] * scatter, plain)
+    assert (slow.request_rate, slow.ahead, slow.pays_until, slow.behind_from) == (None, None, None, 4.0)
+    one = crossover(rates_, plain[:, :1] * np.array([0.9, 1.1, 1.3])[:, None], plain[:, :1])
+    assert (one.request_rate, one.ahead, one.behind_from) == (pytest.approx(1.5, abs=0.05), True, 2.0)
 
 
 def test_a_replica_that_never_crosses_leaves_the_interval_open():

@@ -62,6 +62,16 @@ def test_a_crossover_is_found_and_told_in_words_and_json(run_cli, runs):
     )
 
 
+def test_a_tie_is_not_called_a_loss(run_cli, runs):
+    """One at a time 5.8 ms against 4.1 break even at 1.415 tokens, 1 + a + a² + a³ at a = .299; a last cycle is cut."""
+    options = ("simulate", runs, "--num-draft-tokens", 4, "--accept-rate", 0.305, "--max-batch-size", 1, *QUICK)
+    record = json.loads(run_cli(*options, "--request-rate", "0.5,1", "--json").output)
+    (told, _) = record["crossovers"].values()
+    assert (told["pays_at_lowest"], told["pays_until"], told["behind_from"]) == (None, None, None)
+    text = " ".join(run_cli(*options, "--request-rate", "0.5,1").output.split())
+    assert "cannot be told to pay, or not to, at 0.5 requests a second: the replicas scatter by more." in text
+
+
 def test_wide_gaps_between_rates_do_not_misplace_the_crossover(run_cli, runs):
     """By the same requests at rates 2% apart; a straight line from 5 to 35 a second would lie far below."""
     options = ("simulate", runs, "--num-draft-tokens", 4, *QUICK)
