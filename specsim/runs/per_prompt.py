@@ -15,7 +15,8 @@ from specsim.runs.run import RunSet
 
 _COLUMNS = ("prompt", "tok_s", "output_len")
 _NEEDED = {"prompt", "tok_s"}
-_ALLOWED = "allowed: a number above 0"
+_LEAST, _MOST = 1e-3, 1e9  # beyond is a slip of units, and no spread that can be told
+_ALLOWED = f"allowed: a number from {_LEAST:g} to {_MOST:g}"
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _number(cell: str) -> float | None:
         value = float(cell)
     except ValueError:
         return None
-    return value if 0 < value < math.inf else None
+    return value if _LEAST <= value <= _MOST else None
 
 
 def _figures(rows: list[tuple[str, float, float | None]], notes: list[str], name: str) -> PromptFigures:

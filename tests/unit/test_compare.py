@@ -394,11 +394,11 @@ def test_bad_input_is_said_in_a_line(run_cli, arguments, message):
 
 def test_every_fault_of_a_file_is_said(run_cli, csv):
     good = csv("prompt,tok_s", "p,50", "q,60", name="good.csv")
-    bad = csv("prompt,tok_s,output_len", "a,-1,5", ",3,5", "b", "c,x,0", "d,,", name="bad.csv")
+    bad = csv("prompt,tok_s,output_len", "a,-1,5", ",3,5", "b", "c,x,0", "d,,", "e,1e30,5", name="bad.csv")
     done = run_cli("compare", bad, good)
     assert done.exit_code == 2
     for fault in ("row 2, tok_s: '-1'", "row 3, prompt: is empty", "row 4: has more or fewer cells", "row 5, tok_s: 'x'",
-                  "row 5, output_len: '0'", "row 6, tok_s: is empty"):  # fmt: skip
+                  "row 5, output_len: '0'", "row 6, tok_s: is empty", "row 7, tok_s: '1e30'"):  # fmt: skip
         assert fault in done.output
     headless = csv("name,tok_s", "p,50", name="headless.csv")
     assert "lacks the column prompt" in run_cli("compare", headless, good).output
