@@ -11,7 +11,7 @@ SpecsimError                    base of all; the command line prints it and exit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -31,6 +31,12 @@ class Fault:
     def __str__(self) -> str:
         place = f"{self.where}, {self.field}" if self.field else self.where
         return f"{place}: {self.problem}; {self.allowed}" if self.allowed else f"{place}: {self.problem}"
+
+
+def first_of(faults: Sequence[Fault], most: int = 20) -> list[Fault]:
+    """The first of many faults, and how many more there are."""
+    more = [Fault(f"and {len(faults) - most} more faults", "", "", "")] if len(faults) > most else []
+    return [*faults[:most], *more]
 
 
 class InputError(SpecsimError):

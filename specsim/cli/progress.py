@@ -31,3 +31,4 @@ class Progress:
         self._drawn = done
         if done == total:
             self._bar.render_finish()
+            self._bar, self._drawn = None, 0  # what is counted anew has a bar of its own

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from specsim.cli.options import (
     Source,
@@ -153,6 +154,7 @@ def _study(source: Source, options: dict[str, Any]) -> Any:
 
     if sum(bool(options[name]) for name in ("request_rate", "concurrency", "trace")) > 1:
         raise click.UsageError("--request-rate, --concurrency and --trace are three kinds of load: give one")
+    _refuse_beside_a_trace(options)
     model = source.model()
     rate, trace = options["accept_rate"], options["trace"]
     prompts, outputs = (Lengths.parsed(options[name]) for name in ("prompt_len", "output_len"))
@@ -181,6 +183,14 @@ def _study(source: Source, options: dict[str, Any]) -> Any:
 
     return study(model, question, loads, replicas=options["replicas"], seed=options["seed"], slo=slo,
                  progress=Progress("simulate"))  # fmt: skip
+
+
+def _refuse_beside_a_trace(options: dict[str, Any]) -> None:
+    """A trace has its own requests: what was stated of others would be passed over."""
+    source = click.get_current_context().get_parameter_source
+    stated = [name for name in ("requests", "prompt_len", "output_len") if source(name) is ParameterSource.COMMANDLINE]
+    if options["trace"] and stated:
+        raise click.UsageError(f"a trace has its own requests: leave --{stated[0].replace('_', '-')} out")
 
 
 def _policy(model: Any, options: dict[str, Any]) -> Any:
@@ -213,7 +223,7 @@ def _plots(done: Any, folder: Path, prompts: int) -> list[Path]:
 
     written(folder, lambda path: path.mkdir(parents=True, exist_ok=True))
     files = []
-    for name, draw in drawings(done, prompts):
+    for name, draw in drawings(done, prompts, Progress("benchmarks")):
         figure = draw()
         for form in FORMATS:
             path = folder / f"{name}.{form}"

@@ -115,7 +115,7 @@ def findings_of(plan: Plan, outcome: Outcome) -> tuple[Finding, ...]:
     observed = Observed(
         batch_size=float(plan.concurrency),
         accept_length=length.value if length is not None else None,
-        tpot_ms=window.tpot_ms.value if window.chunks else None,
+        token_ms=window.token_ms.value if window.chunks else None,
         chunk_gap_ms=window.chunk_ms.value if window.chunks else None,
         output_tokens=sum(float(count[-1]) for count in tokens_so_far(streams) if count.size),
         prefill_tokens=prompts_of_others(streams, counted),

@@ -46,13 +46,14 @@ class Finding:
 class Observed:
     """What a client measured, None where it did not.
 
-    `chunk_gap_ms` is the time from one streamed chunk of a request to its next. `prefill_tokens` are prompt tokens that
-    the server computed while it put out `output_tokens`, beside those whose prefills were left out of what was measured.
+    `token_ms` and `chunk_gap_ms` are the times from token to token and from chunk to chunk of a request. `prefill_tokens`
+    are prompt tokens that the server computed while it put out `output_tokens`, beside those whose prefills were left out
+    of what was measured.
     """
 
     batch_size: float | None = None
     accept_length: float | None = None
-    tpot_ms: float | None = None
+    token_ms: float | None = None
     chunk_gap_ms: float | None = None
     output_tokens: float | None = None
     prefill_tokens: float | None = None
@@ -323,12 +324,12 @@ def _largest_graph(facts: ServerFacts) -> int | None:
 def _gap_for_tpot(case: _Case) -> Iterator[Finding]:
     """With speculation a chunk is a cycle's tokens: its gap is L times the time per output token."""
     seen, claimed = case.observed, case.claimed.tpot_ms
-    if claimed is None or not seen.tpot_ms or not seen.chunk_gap_ms or seen.chunk_gap_ms / seen.tpot_ms < 1 + _UNLIKE:
+    if claimed is None or not seen.token_ms or not seen.chunk_gap_ms or seen.chunk_gap_ms / seen.token_ms < 1 + _UNLIKE:
         return
-    if abs(claimed / seen.chunk_gap_ms - 1) <= _UNLIKE < abs(claimed / seen.tpot_ms - 1):
+    if abs(claimed / seen.chunk_gap_ms - 1) <= _UNLIKE < abs(claimed / seen.token_ms - 1):
         evidence = (
             f"{claimed:.4g} ms a token was claimed: chunks come every {seen.chunk_gap_ms:.4g} ms, tokens every"
-            f" {seen.tpot_ms:.4g} ms ({seen.chunk_gap_ms / seen.tpot_ms:.2f} tokens a chunk)"
+            f" {seen.token_ms:.4g} ms ({seen.chunk_gap_ms / seen.token_ms:.2f} tokens a chunk)"
         )
         advice = (
             "take time per output token (TPOT), or call the inter-token latency what it is here: the time of a cycle"

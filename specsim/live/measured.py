@@ -36,7 +36,7 @@ def measured(window: Window, spec: SpecConfig | None, counted: CountedLength | N
     """The figures of the steady part; without one there is nothing but the reason.
 
     An accept length comes from counters that know its error, else from tokens a chunk where a chunk can be a cycle,
-    else from any counter. A cycle is the time from chunk to chunk where a chunk is a cycle, else TPOT·L (eq. 6).
+    else from any counter. A cycle is the time from chunk to chunk where a chunk is a cycle, else time per token × L (eq. 6).
     """
     if not window.chunks:
         return Measured({}, (), (_why_empty(window),))
@@ -46,7 +46,7 @@ def measured(window: Window, spec: SpecConfig | None, counted: CountedLength | N
     )
     if spec is None:
         return Measured(
-            {"decode_ms": window.tpot_ms, **rates}, ("decode time is the time per output token", *spread), ()
+            {"decode_ms": window.token_ms, **rates}, ("decode time is the time per output token", *spread), ()
         )
     length, of_length = _accept_length(window, spec, counted)
     if length is None:
@@ -59,7 +59,7 @@ def measured(window: Window, spec: SpecConfig | None, counted: CountedLength | N
         of_length,
         *spread,
     )
-    cycle = product(window.tpot_ms, length)
+    cycle = product(window.token_ms, length)
     return Measured({"cycle_ms": cycle, "accept_length": length, **rates}, how, (), ("cycle_ms",))
 
 

@@ -44,6 +44,9 @@ class Reading:
 class Window:
     """What the steady part of a load shows; times [ms] and rates by chunk and by token.
 
+    `token_ms` is the time in which a request goes on by one token while all decode and none prefills: no TPOT
+    (`metrics`), which holds the prefills of others as well.
+
     `clear_s` is its length over `intervals` stretches; `ramp_s`, `between_s` (prefills and changes of requests) and
     `tail_s` are the parts left out. `most_running` is the most requests that decoded at once; `tokens_told` is False
     where a request's tokens were spread evenly over its chunks. Without a steady part readings are NaN.
@@ -61,15 +64,15 @@ class Window:
     most_running: int
     tokens_told: bool
     chunk_ms: Reading
-    tpot_ms: Reading
+    token_ms: Reading
     tokens_per_chunk: Reading
     context_len: float | None
 
     @property
     def output_tok_s(self) -> Reading:
-        """Throughput of all requests together, B/TPOT [tok/s]."""
-        rate = self.concurrency * 1000.0 / self.tpot_ms.value
-        return Reading(rate, rate * self.tpot_ms.error / self.tpot_ms.value, self.tpot_ms.dof)
+        """Throughput of all requests together, B over the time per token [tok/s]."""
+        rate = self.concurrency * 1000.0 / self.token_ms.value
+        return Reading(rate, rate * self.token_ms.error / self.token_ms.value, self.token_ms.dof)
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def steady_window(streams: Sequence[Stream], concurrency: int, idle_s: float = 0
         most_running=most,
         tokens_told=all(not np.isnan(stream.told).any() for stream in seen),
         chunk_ms=_in_ms(by_chunk),
-        tpot_ms=_in_ms(_wider(gaps.length_s, gaps.tokens, gaps.request, steps)),
+        token_ms=_in_ms(_wider(gaps.length_s, gaps.tokens, gaps.request, steps)),
         tokens_per_chunk=_wider(gaps.tokens, ones, gaps.request, steps),
         context_len=float(gaps.context.mean()) if known else None,
     )

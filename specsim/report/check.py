@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from specsim.live.check import Checked
+from specsim.live.requests import ended
 from specsim.live.session import Found, Outcome, Plan, Row
 from specsim.live.verdict import INCONCLUSIVE
+from specsim.metrics import Latency, RequestRows
 from specsim.quantities import LEVEL, SpecConfig
 from specsim.report.evaluation import beyond_text
 from specsim.report.records import Record
@@ -82,7 +84,18 @@ def _server(found: Found) -> Record:
         "steady_s": window.clear_s,
         "left_out": {"ramp_s": window.ramp_s, "between_s": window.between_s, "tail_s": window.tail_s},
         "most_running": window.most_running,
+        "ended": _ended(ended(found.side.loader.streams())),
     }
+
+
+def _ended(rows: RequestRows) -> Record:
+    """Latencies of the requests that ended, in the words of a simulation's."""
+    latencies = {name: Latency.of(getattr(rows, name)) for name in ("ttft_ms", "tpot_ms", "e2e_ms")}
+    told = {
+        name: {"mean": each.mean, **{f"p{p}": value for p, value in each.percentiles.items()}}
+        for name, each in latencies.items()
+    }
+    return {"requests": rows.output_len.size, **told}
 
 
 def _shape(spec: SpecConfig | None) -> Record:
@@ -199,5 +212,19 @@ def _of_server(server: Record) -> Iterator[str]:
         f" and {server['requests']} requests{context}; left out: warm-up, ramp {left['ramp_s']:.1f} s, prefills and changes of"
         f" requests {left['between_s']:.1f} s, tail {left['tail_s']:.1f} s"
     )
+    if server["ended"]["requests"]:
+        yield f"{server['url']}: {_latencies(server['ended'])}"
     yield from (f"{server['url']}: {line}" for line in server["how"])
     yield from (f"{server['url']}, not known: {line}" for line in server["missing"])
+
+
+def _latencies(ended: Record) -> str:
+    told = ", ".join(
+        f"{name} {number(each['mean'], digits)} ms (p99 {number(each['p99'], digits)})"
+        for name, each, digits in (
+            ("TTFT", ended["ttft_ms"], 0),
+            ("TPOT", ended["tpot_ms"], 2),
+            ("E2E", ended["e2e_ms"], 0),
+        )
+    )
+    return f"{ended['requests']} requests ended, on average {told}"

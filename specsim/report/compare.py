@@ -150,7 +150,7 @@ def plan_text(record: Record) -> str:
 
 def _plan(record: Record) -> str:
     long = "" if record["output_len"] is None else f" of {record['output_len']:,} tokens"
-    line = f"to see {record['difference']:.2%} ({_aim(record)}), run {_count(record['prompts_needed'])} prompts{long}"
+    line = f"to see {100 * record['difference']:.3g}% ({_aim(record)}), run {_count(record['prompts_needed'])} prompts{long}"
     line += " in each benchmark"
     if record["same_prompts_needed"] is None:
         return line

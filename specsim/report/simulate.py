@@ -18,7 +18,7 @@ from specsim.report.tables import number, span, table, wrapped
 from specsim.simulation.scenarios import Crossover, Replicas, Scenario, capacity
 from specsim.simulation.serving import Server
 from specsim.simulation.study import Question, ServingStudy
-from specsim.simulation.summary import Summary
+from specsim.simulation.summary import Summary, saturated
 
 WARM_UP = (
     "warm-up left out by MSER-5 on end-to-end times; requests that arrived no earlier than the oldest in flight at the last"
@@ -41,6 +41,7 @@ def simulation_record(done: ServingStudy) -> Record:
         "crossovers": {
             name: None if each is None else _crossover_record(each, values) for name, each in crossings.items()
         },
+        "added_rates": list(done.added_rates),
         "no_baseline": done.no_baseline,
         "nccl": done.nccl,
         "axis": axis,
@@ -73,6 +74,7 @@ def _crossover_record(crossing: Crossover, rates: FloatArray) -> Record:
         "interval": None if crossing.interval is None else list(crossing.interval),
         "pays_at_lowest": crossing.ahead,
         "pays_until": crossing.pays_until,
+        "behind_from": crossing.behind_from,
         "e2e_ratio": [
             {"request_rate": float(rate), "ratio": each.mean, "interval": [each.low, each.high]}
             for rate, each in zip(rates, crossing.ratios, strict=True)
@@ -110,7 +112,7 @@ def _row(done: ServingStudy, server: int, load: int, value: float) -> Record:
         "goodput": None if done.slo is None else _figure([s.goodput or 0.0 for s in summaries]),
         "batch_share": np.mean([s.batch_share for s in summaries], axis=0).round(6).tolist(),
         "accept_histogram": np.sum([s.accept_histogram for s in summaries], axis=0).tolist(),
-        "saturated": any(s.saturated for s in summaries),
+        "saturated": saturated(summaries),
         "preemptions": sum(s.preemptions for s in summaries),
         "extrapolated_share": float(np.mean([s.extrapolated_share for s in summaries])),
         "requests": sum(s.requests for s in summaries),
@@ -130,7 +132,7 @@ def _latency(summaries: tuple[Summary, ...], name: str) -> Record:
 
 def _figure(values: list[float]) -> Record:
     told = Replicas.of(np.array(values))
-    return {"value": told.mean, "interval": [told.low, told.high]}
+    return {"value": told.mean, "interval": [told.low, told.high] if len(values) > 1 else None}
 
 
 # -- as text ---------------------------------------------------------------------------------------------------------
@@ -148,12 +150,13 @@ def simulation_text(record: Record) -> str:
     )  # fmt: skip
     named = [f"{name}{' ' * columns[:at].count(name)}" for at, name in enumerate(columns)]  # names must be distinct
     drawn = table(named, [_cells(record, row, slo) for row in record["rows"]])
-    words = [*_footnotes(record), "", *(wrapped(line, "") for line in _crossings(record)), ""]
+    said = [wrapped(line, "") for line in _crossings(record)]
+    words = [*_footnotes(record), "", *said, *([""] if said else [])]
     return "\n".join([drawn, *words, *(wrapped(f"* {line}", "  ") for line in _notes(record))])
 
 
 def _cells(record: Record, row: Record, slo: bool) -> tuple[str, ...]:
-    load = [] if record["axis"] not in _AXES else [f"{row[record['axis']]:.3g}"]
+    load = [] if record["axis"] not in _AXES else [_load(row[record["axis"]])]
     mark = ("¹" if row["extrapolated_share"] > 0 else "") + ("²" if row["saturated"] else "")
     e2e = row["e2e_ms"]["mean"]
     return (
@@ -165,6 +168,10 @@ def _cells(record: Record, row: Record, slo: bool) -> tuple[str, ...]:
         *([number(row["goodput"]["value"], 2)] if slo else []),
         number(row["mean_batch_size"]["value"], 1), number(row["accept_length"]["value"], 2),
     )  # fmt: skip
+
+
+def _load(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 def _footnotes(record: Record) -> Iterator[str]:
@@ -186,23 +193,28 @@ def _crossings(record: Record) -> Iterator[str]:
         if crossing is None:
             continue
         rates = [each["request_rate"] for each in crossing["e2e_ratio"]]
-        if crossing["request_rate"] is not None:
-            yield (
-                f"Speculation ({policy}) stops paying at {crossing['request_rate']:.3g} requests a second"
-                f"{_between(crossing['interval'])}, by mean end-to-end time."
-            )
-        elif crossing["pays_until"] == rates[-1]:
-            yield f"Speculation ({policy}) pays up to {rates[-1]:.3g} requests a second, the highest rate asked."
-        elif crossing["pays_at_lowest"]:
-            yield (
-                f"Speculation ({policy}) is behind plain decode at no rate up to {rates[-1]:.3g} requests a second by more"
-                f" than the replicas' scatter; above {crossing['pays_until'] or rates[0]:.3g} its gain cannot be told from"
-                " none."
-            )
-        else:
-            yield f"Speculation ({policy}) does not pay at {rates[0]:.3g} requests a second, the lowest rate asked."
+        yield f"Speculation ({policy}) {_pays(crossing, rates[0], rates[-1])}."
     if any(record["crossovers"].values()):
         yield "That is at the cost model's best estimate; how sure it is of a speed-up, 'specsim break-even' says."
+
+
+def _pays(crossing: Record, lowest: float, highest: float) -> str:
+    """Up to which rate it pays, by what the replicas can tell."""
+    if crossing["request_rate"] is not None:
+        rate = f"{crossing['request_rate']:.3g} requests a second{_between(crossing['interval'])}"
+        return f"stops paying at {rate}, by mean end-to-end time"
+    until, since = crossing["pays_until"], crossing["behind_from"]
+    if until == highest:
+        return f"pays up to {highest:.3g} requests a second, the highest rate asked"
+    if crossing["pays_at_lowest"] is False:
+        return f"does not pay at {lowest:.3g} requests a second, the lowest rate asked"
+    if until is not None:
+        return (
+            f"is behind plain decode at no rate up to {highest:.3g} requests a second by more than the replicas' scatter;"
+            f" above {until:.3g} its gain cannot be told from none"
+        )
+    rest = "" if since is None else f"; from {since:.3g} on it does not"
+    return f"cannot be told to pay, or not to, at {lowest:.3g} requests a second: the replicas scatter by more{rest}"
 
 
 def _between(interval: list[float | None] | None) -> str:
@@ -213,14 +225,22 @@ def _between(interval: list[float | None] | None) -> str:
 
 
 def _notes(record: Record) -> Iterator[str]:
-    yield "a policy is named by its steps/topk/draft tokens"
-    yield f"{record['replicas']} replicas, intervals at {LEVEL:.0%} over them; {record['warm_up_rule']}"
+    by_batch = "; N+: from a batch of N on" if any("+:" in server["policy"] for server in record["servers"]) else ""
+    yield f"a policy is named by its steps/topk/draft tokens{by_batch}"
+    count = record["replicas"]
+    replicas = (
+        "1 replica, without intervals" if count == 1 else f"{count:,} replicas, intervals at {LEVEL:.0%} over them"
+    )
+    yield f"{replicas}; {record['warm_up_rule']}"
+    if record["added_rates"]:
+        added = ", ".join(f"{rate:.3g}" for rate in sorted(record["added_rates"]))
+        yield f"not asked for, but simulated to place where speculation stops paying: {added} requests a second"
     for server in record["servers"]:
         yield f"{server['policy']}: at most about {server['capacity_request_rate']:.3g} requests a second"
     limit = record["servers"][0]
     kv = "never full" if limit["kv_tokens"] is None else f"{limit['kv_tokens']:,} tokens"
     yield (
-        f"a batch of at most {limit['max_batch_size']}, {limit['max_batched_tokens']:,} tokens a step, prefill"
+        f"a batch of at most {limit['max_batch_size']:,}, {limit['max_batched_tokens']:,} tokens a step, prefill"
         f" {'chunked' if limit['chunked_prefill'] else 'of whole prompts'}, KV cache {kv}"
     )
     yield from record["notes"]

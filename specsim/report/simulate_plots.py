@@ -16,19 +16,25 @@ from specsim.simulation.policies import Policy
 from specsim.simulation.requests import Benchmark, CycleTime, simulate_requests
 from specsim.simulation.serving import Server
 from specsim.simulation.study import ServingStudy
-from specsim.simulation.summary import Summary
+from specsim.simulation.summary import Summary, saturated
 
 _BENCHMARKS = 4000
+_NEAR, _FAR = (
+    (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0),
+    (1.0, 2.0, 5.0),
+)  # ticks of a decade: of axes over little more than one, and more
 _AXES = {"request_rate": "request rate [requests/s]", "concurrency": "concurrency [requests in flight]"}
 
 
-def drawings(done: ServingStudy, prompts: int) -> Iterator[tuple[str, Callable[[], Figure]]]:
+def drawings(
+    done: ServingStudy, prompts: int, progress: Callable[[int, int], None] | None = None
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
     """The plots that a study has, by name, each drawn when called; a trace has no axis to draw latency against."""
     if done.axis[0] in _AXES:
         yield "latency_by_load", lambda: latency_figure(done)
     if done.found.servers[0].drawer is not None:
         yield "accept_lengths", lambda: accept_length_figure(done)
-        yield "benchmark", lambda: benchmark_figure(done, prompts)
+        yield "benchmark", lambda: benchmark_figure(done, prompts, progress)
 
 
 def latency_figure(done: ServingStudy) -> Figure:
@@ -46,8 +52,9 @@ def latency_figure(done: ServingStudy) -> Figure:
         for index in range(len(done.found.servers)):
             _draw_line(axes, done, index, figure_of)
         axes.set(ylabel=f"mean {label}", yscale="log")
-        axes.yaxis.set_major_locator(LogLocator(10, (1.0, 2.0, 3.0, 5.0)))
-        axes.yaxis.set_major_formatter("{x:,.4g}")
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(10, _NEAR if high / low < 20 else _FAR))
+        axes.yaxis.set_major_formatter("{x:,.12g}")
         axes.yaxis.set_minor_locator(NullLocator())
         axes.grid(color="0.9")
         axes.set_axisbelow(True)
@@ -56,7 +63,8 @@ def latency_figure(done: ServingStudy) -> Figure:
     lower.set(xlabel=_AXES[name], xlim=(0, float(values.max()) * 1.03))
     upper.set_title("Latency by load, with and without speculation")
     upper.legend(fontsize="small", frameon=False)
-    _footnote(lower, f"bands: {LEVEL:.0%} interval over {done.replicas} replicas; hollow: saturated")
+    bands = f"bands: {LEVEL:.0%} interval over {done.replicas} replicas; " if done.replicas > 1 else ""
+    _footnote(lower, f"{bands}hollow: saturated")
     return figure
 
 
@@ -67,7 +75,7 @@ def _draw_line(axes: Axes, done: ServingStudy, index: int, figure_of: Callable[[
     colour, marker = COLOURS[index % 4], MARKERS[index]
     axes.fill_between(values, np.maximum(low, means / 10), high, color=colour, alpha=0.12, linewidth=0)
     axes.plot(values, means, color=colour, linestyle=DASHES[index % 4], label=str(done.found.servers[index].policy))
-    full = np.array([any(s.saturated for s in replicas) for replicas in done.found.summaries[index]])
+    full = np.array([saturated(replicas) for replicas in done.found.summaries[index]])
     axes.plot(values[~full], means[~full], marker, color=colour)
     axes.plot(values[full], means[full], marker, color=colour, markerfacecolor="white")
 
@@ -103,10 +111,10 @@ def accept_length_figure(done: ServingStudy) -> Figure:
     return figure
 
 
-def benchmark_figure(done: ServingStudy, prompts: int) -> Figure:
+def benchmark_figure(done: ServingStudy, prompts: int, progress: Callable[[int, int], None] | None = None) -> Figure:
     """What a benchmark of so many prompts measures, one at a time, over many repeats; plain decode beside it (eq. 21)."""
     server = done.found.servers[0]
-    rates = {count: _benchmarks(done, server, count) for count in (prompts, 10 * prompts)}
+    rates = {count: _benchmarks(done, server, count, progress) for count in (prompts, 10 * prompts)}
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.add_subplot()
     edges = np.histogram_bin_edges(np.concatenate(list(rates.values())), 60).tolist()
@@ -134,13 +142,15 @@ def _shape(server: Server) -> str:
     return str(Policy.fixed(server.policy.deepest)) if server.policy.deepest else ""
 
 
-def _benchmarks(done: ServingStudy, server: Server, prompts: int) -> FloatArray:
+def _benchmarks(
+    done: ServingStudy, server: Server, prompts: int, progress: Callable[[int, int], None] | None
+) -> FloatArray:
     spec, drawer = server.policy.deepest, server.drawer
     if spec is None or drawer is None:
         raise ConfigurationError("a server that drafts nothing has no accept lengths whose spread could be drawn")
     time = CycleTime.of(done.model, spec, Workload(1), done.nccl)
     benchmark = Benchmark(drawer, time, prompts, max(round(done.question.output_len), 1))
-    return simulate_requests(benchmark, _BENCHMARKS, np.random.default_rng(done.seed)).output_tok_s
+    return simulate_requests(benchmark, _BENCHMARKS, np.random.default_rng(done.seed), progress=progress).output_tok_s
 
 
 def _plain_rate(done: ServingStudy) -> float | None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from specsim.errors import Fault, InputError
+from specsim.errors import Fault, InputError, first_of
 from specsim.runs.run import RunSet
 
 _COLUMNS = ("prompt", "tok_s", "output_len")
 _NEEDED = {"prompt", "tok_s"}
-_ALLOWED = "allowed: a number above 0"
-_MOST_FAULTS = 20
+_LEAST, _MOST = 1e-3, 1e9  # beyond is a slip of units, and no spread that can be told
+_ALLOWED = f"allowed: a number from {_LEAST:g} to {_MOST:g}"
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,7 @@ def load_per_prompt(path: Path) -> PromptFigures:
     if not rows and not faults:
         faults.append(Fault(str(path), "", "has no rows", "a header alone is not a measurement"))
     if faults:
-        more = (
-            [Fault(f"and {len(faults) - _MOST_FAULTS} more faults", "", "", "")] if len(faults) > _MOST_FAULTS else []
-        )
-        raise InputError([*faults[:_MOST_FAULTS], *more])
+        raise InputError(first_of(faults))
     unread = [column for column in columns if column not in _COLUMNS]
     return _figures(rows, [f"{path}: columns not read: {', '.join(unread)}"] if unread else [], str(path))
 
@@ -114,7 +111,7 @@ def _number(cell: str) -> float | None:
         value = float(cell)
     except ValueError:
         return None
-    return value if 0 < value < math.inf else None
+    return value if _LEAST <= value <= _MOST else None
 
 
 def _figures(rows: list[tuple[str, float, float | None]], notes: list[str], name: str) -> PromptFigures:

@@ -10,8 +10,11 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from specsim.errors import ConfigurationError, Fault, InputError
+from specsim.errors import ConfigurationError, Fault, InputError, first_of
 from specsim.quantities import FloatArray, IntArray
+
+_WIDEST = 100.0  # relative spread of lengths: at 100 half of them are below a hundredth of their mean
+_LONGEST_MS = 1e11  # of arrivals: later, times of a microsecond are below what a float tells
 
 
 class Lengths(ABC):
@@ -75,9 +78,10 @@ class LogNormalLengths(Lengths):
     spread: float
 
     def __post_init__(self) -> None:
-        if not (1 <= self.average < np.inf and 0 < self.spread < np.inf):
+        if not (1 <= self.average < np.inf and 0 < self.spread <= _WIDEST):
             raise ConfigurationError(
-                f"lengths have a mean of at least 1 and a spread above 0, not {self.average} ~ {self.spread}"
+                f"lengths have a mean of at least 1 and a spread above 0, {_WIDEST} at most, not {self.average:g} ~"
+                f" {self.spread:g}"
             )
 
     @property
@@ -89,7 +93,7 @@ class LogNormalLengths(Lengths):
         """So many lengths, shape (count,)."""
         variance = np.log1p(self.spread**2)
         drawn = generator.lognormal(np.log(self.average) - variance / 2, np.sqrt(variance), count)
-        return np.maximum(np.rint(drawn), 1).astype(np.int64)
+        return np.clip(np.rint(drawn), 1, 2**62).astype(np.int64)
 
 
 @final
@@ -112,6 +116,11 @@ class Traffic:
             raise ConfigurationError("traffic needs at least one request, and a time and two lengths for each")
         if (np.diff(self.arrival_ms) < 0).any() or not np.isfinite(self.arrival_ms).all():
             raise ConfigurationError("arrival times are finite and do not descend")
+        if self.arrival_ms[-1] > _LONGEST_MS:
+            raise ConfigurationError(
+                f"{self.arrival_ms.size:,} requests arrive over {self.arrival_ms[-1] / 1000:.3g} s: at most"
+                f" {_LONGEST_MS / 1000:.3g} s (three years) can be simulated, at a higher rate or with fewer requests"
+            )
         if min(self.prompt_len.min(), self.output_len.min()) < 1 or (
             self.concurrency is not None and self.concurrency < 1
         ):
@@ -165,14 +174,19 @@ class ClosedLoad(Load):
     open_loop: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1 or self.count < 1 or not 0 <= self.apart_ms < np.inf:
-            raise ConfigurationError("a closed loop has at least one request in flight, and is sent forwards in time")
+        if not 1 <= self.concurrency <= self.count:
+            raise ConfigurationError(
+                f"{self.concurrency:,} requests in flight are not possible with {self.count:,} requests: at least one, and"
+                " no more than there are"
+            )
+        if not 0 <= self.apart_ms < np.inf:
+            raise ConfigurationError(f"requests are sent forwards in time, not {self.apart_ms} ms apart")
 
     def traffic(self, generator: np.random.Generator) -> Traffic:
         """One draw."""
         prompts, outputs = (each.draw(self.count, generator) for each in (self.prompts, self.outputs))
         first = np.minimum(np.arange(self.count), self.concurrency) * self.apart_ms
-        return Traffic(first, prompts, outputs, min(self.concurrency, self.count))
+        return Traffic(first, prompts, outputs, self.concurrency)
 
 
 @final
@@ -197,25 +211,31 @@ def read_trace(path: Path) -> Traffic:
     """
     faults: list[Fault] = []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
+            rows = list(reader)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "not a text file"
         raise InputError([Fault(str(path), "", f"cannot be read ({why})", "a CSV file")]) from None
+    except csv.Error as error:
+        raise InputError([Fault(str(path), "", f"is not CSV ({error})", "")]) from None
     missing = [name for name in TRACE_COLUMNS if not rows or name not in rows[0]]
     if missing:
         found = "no rows" if not rows else f"no column {', '.join(missing)}"
         raise InputError([Fault(str(path), "", found, f"a trace has the columns {', '.join(TRACE_COLUMNS)}")])
+    wide = [f"{path}, row {at}" for at, row in enumerate(rows, 2) if None in row]
+    faults += [Fault(where, "", "has more cells than the header has columns", "") for where in wide]
     values = [
         [_number(row, name, f"{path}, row {at}", faults) for name in TRACE_COLUMNS] for at, row in enumerate(rows, 2)
     ]
     if faults:
-        raise InputError(faults)
+        raise InputError(first_of(faults))
     table = np.array(sorted(values))
     return Traffic(table[:, 0] - table[0, 0], table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
 
 
-def _number(row: dict[str, str | None], name: str, where: str, faults: list[Fault]) -> float:
+def _number(row: dict[str, str], name: str, where: str, faults: list[Fault]) -> float:
     """A field as a number; a fault where it is none that a trace can have."""
     least = 0.0 if name == "arrival_ms" else 1.0
     text = row[name] or ""

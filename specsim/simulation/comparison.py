@@ -32,7 +32,8 @@ class Measured:
     """One measured benchmark: throughput [tok/s], prompts, relative standard deviation of one prompt's throughput.
 
     `within` is the part of `spread` that cycles being draws make at `output_len`, None where nothing tells it.
-    `by_prompt` holds the figures of single prompts, where there are any: `tok_s` is then their geometric mean.
+    `by_prompt` holds the figures of single prompts, where there are any. `tok_s` is their geometric mean where
+    `geometric`, else the tokens of all prompts over their time, as a benchmark tells it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Measured:
     output_len: int | None = None
     within: float | None = None
     by_prompt: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    geometric: bool = False
 
     def __post_init__(self) -> None:
         if self.prompts < 2:
@@ -59,19 +61,23 @@ class Measured:
         logs = np.log(list(by_prompt.values()))
         spread = math.sqrt(math.expm1(float(logs.var(ddof=1))))
         figures = MappingProxyType(dict(by_prompt))
-        return cls(name, math.exp(float(logs.mean())), len(logs), spread, output_len, within, figures)
+        return cls(name, math.exp(float(logs.mean())), len(logs), spread, output_len, within, figures, True)
 
     def as_benchmark(self) -> Measured:
         """As a benchmark tells it: where single prompts are known, their tokens over their time, a harmonic mean."""
         if not self.by_prompt:
             return self
         figures = list(self.by_prompt.values())
-        return replace(self, tok_s=len(figures) / sum(1 / each for each in figures))
+        return replace(self, tok_s=len(figures) / sum(1 / each for each in figures), geometric=False)
 
     @property
     def log_variance(self) -> float:
-        """Variance of the logarithm of one prompt's throughput, log-normal with this spread."""
-        return math.log1p(self.spread**2)
+        """Variance of the logarithm of `tok_s`, times the prompts (eq. 23).
+
+        Of a geometric mean ln(1 + spread²), the variance of one prompt's logarithm, which is log-normal. Of tokens over
+        time spread²: a harmonic mean of rates, whose times spread as the rates do (delta method).
+        """
+        return math.log1p(self.spread**2) if self.geometric else self.spread**2
 
     @property
     def standard_error(self) -> float:
@@ -191,7 +197,7 @@ def _tested(difference: float, error: float, dof: float) -> tuple[float, tuple[f
 def prompts_needed(difference: float, variance: float, other_variance: float) -> int | None:
     """Prompts of each benchmark that find a difference of logarithms with POWER by Welch's test at SIGNIFICANCE.
 
-    The variances are of the logarithm of one prompt's throughput. None where no number of prompts does.
+    The variances are those of `Measured.log_variance`. None where no number of prompts does.
     """
     total, squares = variance + other_variance, variance**2 + other_variance**2
 
@@ -264,13 +270,13 @@ def plan(
     `spread` is the relative standard deviation of one prompt's throughput as it was seen at outputs of `seen_len`,
     `survival` the S_i of its cycles, shape (num_steps,); without one of these two only that length can be planned.
     `paired_variance` is that of the log differences of single prompts, if measured. Prompts' own part of a spread
-    stays, that of cycles falls with the output length.
+    stays, that of cycles falls with the output length. Benchmarks of different prompts are told by tokens over time.
     """
     if not 0 < difference < math.inf:
         raise ConfigurationError(f"a difference to be seen is above 0, not {difference:g}")
     step, variance = math.log1p(difference), math.log1p(spread**2)
     if survival is None or seen_len is None:
-        needed = prompts_needed(step, variance, variance)
+        needed = prompts_needed(step, spread**2, spread**2)
         pairs = None if paired_variance is None else paired_prompts_needed(step, paired_variance)
         return (Planned(seen_len, spread, None, None, needed, pairs, False),)
     cycles = within_spread(survival, seen_len) ** 2
@@ -283,6 +289,6 @@ def _planned(step: float, survival: FloatArray, output_len: int, between: float,
     within = within_spread(survival, output_len)
     variance = between + within**2
     pairs = paired_prompts_needed(step, (apart or 0.0) + 2 * within**2)
-    needed = prompts_needed(step, variance, variance)
-    spread = math.sqrt(math.expm1(variance))
-    return Planned(output_len, spread, math.sqrt(math.expm1(between)), within, needed, pairs, apart is None)
+    square = math.expm1(variance)
+    needed = prompts_needed(step, square, square)
+    return Planned(output_len, math.sqrt(square), math.sqrt(math.expm1(between)), within, needed, pairs, apart is None)

@@ -8,9 +8,11 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from specsim.errors import ConfigurationError
 from specsim.quantities import IntArray, SpecConfig
 from specsim.simulation.acceptance import Drawer
 
+_MOST_TOKENS = 1e9  # of output: 6 GB with their sums under one configuration, and 5 more for each other
 _AT_ONCE = 1 << 19  # cycles drawn in one go: arrays that stay in the cache
 
 
@@ -36,7 +38,15 @@ class Emissions:
         output_len: IntArray,
         generator: np.random.Generator,
     ) -> Self:
-        """Draw the cycles of requests with these outputs for every configuration (eq. 21)."""
+        """Draw the cycles of requests with these outputs for every configuration (eq. 21).
+
+        Raises ConfigurationError for more tokens than memory is for.
+        """
+        if output_len.sum(dtype=float) > _MOST_TOKENS:
+            raise ConfigurationError(
+                f"{output_len.sum(dtype=float):.3g} output tokens in one run are too many to be simulated: at most"
+                f" {_MOST_TOKENS:.3g}, with fewer requests or shorter outputs"
+            )
         offset = np.concatenate([[0], np.cumsum(output_len)])
         tokens = np.empty(0, dtype=np.int8)
         if drawer is not None:

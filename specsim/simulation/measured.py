@@ -245,7 +245,7 @@ class Ground:
         one = first.measured
         if second is None:
             return cls(one.spread, one.output_len, first.survival, None, first.notes)
-        variance = (one.log_variance + second.measured.log_variance) / 2
+        variance = (math.log1p(one.spread**2) + math.log1p(second.measured.spread**2)) / 2
         notes = tuple(dict.fromkeys((*first.notes, *second.notes, *_lengths_note(one, second.measured))))
         paired = compare(one, second.measured).paired_variance
         return cls(math.sqrt(math.expm1(variance)), one.output_len, first.survival, paired, notes)

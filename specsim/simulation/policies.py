@@ -50,9 +50,11 @@ class Policy:
 
     @classmethod
     def steps_by_batch(cls, table: Iterable[tuple[int, int]], method: str = "eagle") -> Self:
-        """Chains by (batch size from which it holds, steps); 0 steps are plain decode."""
+        """Chains by (batch size from which it holds, drafts); 0 drafts are plain decode."""
         rows = sorted(table)
-        specs = tuple(SpecConfig(steps, 1, steps + 1, method) if steps else PLAIN for _, steps in rows)
+        specs = tuple(
+            SpecConfig.of(num_draft_tokens=drafts + 1, method=method) if drafts else PLAIN for _, drafts in rows
+        )
         return cls(tuple(start for start, _ in rows), specs)
 
     @property
@@ -80,11 +82,8 @@ class Policy:
     def __str__(self) -> str:
         if len(self.specs) == 1:
             return _named(self.specs[0])
-        later = (
-            f"{_named(spec)} from batch {start}"
-            for start, spec in zip(self.from_batch[1:], self.specs[1:], strict=True)
-        )
-        return "; ".join([_named(self.specs[0]), *later])
+        later = (f"{start}+: {_named(spec)}" for start, spec in zip(self.from_batch[1:], self.specs[1:], strict=True))
+        return ", ".join([_named(self.specs[0]), *later])
 
 
 def _named(spec: SpecConfig) -> str:

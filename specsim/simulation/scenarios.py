@@ -11,11 +11,14 @@ import numpy as np
 
 from specsim.errors import ConfigurationError
 from specsim.metrics import Slo
-from specsim.quantities import FloatArray
-from specsim.simulation.arrivals import Load
+from specsim.quantities import FloatArray, IntArray
+from specsim.simulation.arrivals import Load, PoissonLoad
 from specsim.simulation.serving import Server, ServingRun, simulate
 from specsim.simulation.summary import Summary
 from specsim.uncertainty import quantile
+
+_NARROW = 1.1
+"""Of the rates around a crossover, one over the other: closer together, the logarithm of a ratio is straight enough."""
 
 
 @final
@@ -80,6 +83,14 @@ class LoadSweep:
         """A figure of one server by load."""
         return [Replicas.of(values) for values in self.values(server, figure)]
 
+    def joined(self, other: LoadSweep) -> LoadSweep:
+        """The same servers under the Poisson loads of both sweeps, in order of their rates."""
+        loads = (*self.loads, *other.loads)
+        order = np.argsort([load.request_rate for load in loads if isinstance(load, PoissonLoad)]).tolist()
+        both = zip(self.summaries, other.summaries, strict=True)
+        summaries = tuple(tuple((*one, *two)[at] for at in order) for one, two in both)
+        return LoadSweep(self.servers, tuple(loads[at] for at in order), summaries)
+
 
 def load_sweep(
     servers: Sequence[Server],
@@ -121,16 +132,18 @@ def load_sweep(
 class Crossover:
     """The request rate at which one server stops being faster than another, by mean end-to-end time.
 
-    `request_rate` is None where it does not fall behind between the lowest and the highest rate; `ahead` says who is
-    ahead at the lowest, `pays_until` up to which rate the first is ahead by more than the replicas' scatter. The interval
+    `request_rate` is None where it does not fall behind between the lowest and the highest rate; `ahead` says whether it
+    is ahead at the lowest, None where that is within the replicas' scatter, `pays_until` up to which rate and
+    `behind_from` from which on it is ahead or behind by more than that, None for none. The interval
     is that of the replicas' own crossings, its end None (beyond the rates) where some replica has none. `ratios` are by
     rate: end-to-end time of the first over that of the second.
     """
 
     request_rate: float | None
     interval: tuple[float | None, float | None] | None
-    ahead: bool
+    ahead: bool | None
     pays_until: float | None
+    behind_from: float | None
     ratios: tuple[Replicas, ...]
 
 
@@ -141,15 +154,30 @@ def crossover(rates: FloatArray, first: FloatArray, second: FloatArray) -> Cross
     """
     log_ratio = np.log(first / second)
     ratios = tuple(Replicas.of(np.exp(row)) for row in log_ratio)
-    ahead = bool(log_ratio[0].mean() < 0)
-    at = _crossing(rates, log_ratio.mean(axis=1))
-    behind = np.array([not each.low <= 1.0 for each in ratios])  # NaN of one replica: its mean decides
-    pays = np.array([not each.high >= 1.0 for each in ratios]) & (log_ratio.mean(axis=1) < 0)
-    until = float(rates[np.flatnonzero(pays)[-1]]) if pays.any() else None
-    if at is None or not (behind & (rates > at) & (log_ratio.mean(axis=1) > 0)).any():
-        return Crossover(None, None, ahead, until, ratios)
+    mean = log_ratio.mean(axis=1)
+    at = _crossing(rates, mean)
+    behind = np.array([not each.low <= 1.0 for each in ratios]) & (mean > 0)  # NaN of one replica: its mean decides
+    pays = np.array([not each.high >= 1.0 for each in ratios]) & (mean < 0)
+    ahead = bool(pays[0]) if pays[0] or behind[0] else None
+    until = float(rates[pays][-1]) if pays.any() else None
+    since = float(rates[behind][0]) if behind.any() else None
+    if at is None or not (behind & (rates > at)).any():
+        return Crossover(None, None, ahead, until, since, ratios)
     own = [_crossing(rates, column) for column in log_ratio.T]
-    return Crossover(at, _interval(at, own, log_ratio), ahead, until, ratios)
+    return Crossover(at, _interval(at, own, log_ratio), ahead, until, since, ratios)
+
+
+def rate_to_add(rates: FloatArray, first: FloatArray, second: FloatArray) -> float | None:
+    """The rate that halves the bracket of a crossover, None where it is narrow or there is none; arrays as `crossover`.
+
+    The ratio bends upwards with the load: over a wide bracket a straight line places the crossover too low, by more than
+    the replicas scatter.
+    """
+    if crossover(rates, first, second).request_rate is None:
+        return None
+    i = int(_rises(np.log(first / second).mean(axis=1))[0])
+    low, high = rates[i], rates[i + 1]
+    return None if high / low <= _NARROW else float(f"{(low * high) ** 0.5:.3g}")
 
 
 def _interval(at: float, own: list[float | None], log_ratio: FloatArray) -> tuple[float | None, float | None] | None:
@@ -168,12 +196,17 @@ def _interval(at: float, own: list[float | None], log_ratio: FloatArray) -> tupl
 
 def _crossing(rates: FloatArray, log_ratio: FloatArray) -> float | None:
     """The first rate, in ascending order, at which the ratio rises through 1."""
-    rises = np.flatnonzero((log_ratio[:-1] < 0) & (log_ratio[1:] >= 0))
+    rises = _rises(log_ratio)
     if not rises.size:
         return None
     i = int(rises[0])
     share = -log_ratio[i] / (log_ratio[i + 1] - log_ratio[i])
     return float(rates[i] + share * (rates[i + 1] - rates[i]))
+
+
+def _rises(log_ratio: FloatArray) -> IntArray:
+    """After which rates the ratio rises through 1."""
+    return np.flatnonzero((log_ratio[:-1] < 0) & (log_ratio[1:] >= 0))
 
 
 def capacity(server: Server, prompt_len: float, output_len: float) -> float:

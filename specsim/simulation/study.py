@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -20,7 +20,7 @@ from specsim.simulation.acceptance import Drawer
 from specsim.simulation.arrivals import ClosedLoad, Lengths, Load, PoissonLoad
 from specsim.simulation.policies import Policy
 from specsim.simulation.pricing import Prefill, StepTimes
-from specsim.simulation.scenarios import Crossover, LoadSweep, capacity, crossover, load_sweep
+from specsim.simulation.scenarios import Crossover, LoadSweep, capacity, crossover, load_sweep, rate_to_add
 from specsim.simulation.serving import Server
 
 _SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0)
@@ -68,7 +68,7 @@ class ServingStudy:
     """A question, its servers under loads, and what qualifies them.
 
     The first server has the policy that was asked for; `plain` is the index of the one without speculation, None where
-    there is no baseline, and then `no_baseline` says why.
+    there is no baseline, and then `no_baseline` says why. `added_rates` were not asked for, and place the crossovers.
     """
 
     model: CostModel
@@ -80,6 +80,7 @@ class ServingStudy:
     slo: Slo | None
     plain: int | None
     no_baseline: str
+    added_rates: tuple[float, ...]
     notes: tuple[str, ...]
 
     @property
@@ -97,8 +98,22 @@ class ServingStudy:
         name, rates = self.axis
         if name != "request_rate" or self.plain is None or self.plain == server or rates.size < 2:
             return None
-        ours, theirs = (self.found.values(at, lambda s: s.e2e_ms.mean) for at in (server, self.plain))
-        return crossover(rates, ours, theirs)
+        return crossover(rates, *self._against(server, self.plain))
+
+    def rates_to_add(self) -> list[float]:
+        """Request rates that would place the crossovers better, ascending; none where every one lies well."""
+        rates = self.axis[1]
+        found = [
+            rate_to_add(rates, *self._against(server, self.plain))
+            for server in range(len(self.found.servers))
+            if self.plain is not None and self.crossover(server) is not None
+        ]
+        return sorted({rate for rate in found if rate is not None})
+
+    def _against(self, server: int, plain: int) -> tuple[FloatArray, FloatArray]:
+        """Mean end-to-end times of two servers, each of shape (loads, replicas)."""
+        ours, theirs = (self.found.values(at, lambda s: s.e2e_ms.mean) for at in (server, plain))
+        return ours, theirs
 
 
 def servers(model: CostModel, question: Question) -> tuple[list[Server], str]:
@@ -133,16 +148,24 @@ def study(
 ) -> ServingStudy:
     """Simulate the servers of a question under loads, which may depend on what the servers can serve.
 
-    Raises as `servers` and `load_sweep`.
+    Rates are added where a crossover lies between two that are far apart. Raises as `servers` and `load_sweep`.
     """
     label = model.reference if question.nccl is None else question.nccl
     compared, why = servers(model, question)
-    swept = load_sweep(
-        compared, loads(compared), replicas=replicas, seed=seed, slo=slo, executor=executor, progress=progress
-    )
+
+    def swept(some: Sequence[Load]) -> LoadSweep:
+        return load_sweep(compared, some, replicas=replicas, seed=seed, slo=slo, executor=executor, progress=progress)
+
     plain = len(compared) - 1 if question.policy.deepest is not None and not why else None
     notes = tuple(dict.fromkeys(_notes(model, question, compared)))
-    return ServingStudy(model, question, label, swept, replicas, seed, slo, plain, why, notes)
+    done = ServingStudy(
+        model, question, label, swept(loads(compared)), replicas, seed, slo, plain, why, added_rates=(), notes=notes
+    )
+    while more := done.rates_to_add():
+        like = done.found.loads[0]
+        found = swept([replace(like, request_rate=rate) for rate in more if isinstance(like, PoissonLoad)])
+        done = replace(done, found=done.found.joined(found), added_rates=(*done.added_rates, *more))
+    return done
 
 
 def rates(
@@ -179,10 +202,12 @@ def _notes(model: CostModel, question: Question, compared: Sequence[Server]) -> 
     low, high = question.prompt_len, question.prompt_len + question.output_len
     measured = model.ranges.get("context_len") or model.ranges.get("decode_context_len")
     if not model.reads_context and measured and high > measured[1] + CONTEXT_TOLERANCE:
+        seen = " to ".join(dict.fromkeys(f"{end:.0f}" for end in measured))
         notes.append(
-            f"EXTRAPOLATED: requests hold {low:.0f} to {high:.0f} tokens in the KV cache, the runs were made at"
-            f" {measured[0]:.0f} to {measured[1]:.0f} and do not tell what reading more of them takes"
+            f"EXTRAPOLATED: requests hold {low:.0f} to {high:.0f} tokens in the KV cache, the runs were made at {seen} and"
+            " do not tell what reading more of them takes"
         )
-    notes += question.law.notes if isinstance(question.law, AcceptanceFit) else ()
+    if isinstance(question.law, AcceptanceFit) and question.policy.deepest is not None:
+        notes += question.law.notes
     notes.append("the intervals are over replicas: what the cost model and the law do not know is in none of them")
     return notes

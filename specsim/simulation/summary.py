@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -24,9 +25,9 @@ class Summary:
     `batch_share` is the share of decoding time by batch size, shape (max_batch_size + 1,). `accept_length` is what a
     cycle that drafts emits, bonus included and before an output's end cuts it, NaN where none does; `accept_histogram`
     counts those cycles by accepted drafts. `in_flight` requests were in the server on average, and `littles_law` is what
-    rate times time in it says; they differ by what the ends of the window cut. `saturated` says that the backlog grew by
-    more than chance over the second half of the arrivals, at `backlog_growth` requests a second. `extrapolated_share`
-    is the share of decoding time in cycles outside what was measured.
+    rate times time in it says; they differ by what the ends of the window cut. Over the second half of the arrivals the
+    backlog grew by `backlog_growth` requests a second, `backlog_noise` of it by chance (one standard deviation, infinite
+    in a closed loop). `extrapolated_share` is the share of decoding time in cycles outside what was measured.
     """
 
     requests: int
@@ -43,8 +44,8 @@ class Summary:
     accept_histogram: IntArray
     in_flight: float
     littles_law: float
-    saturated: bool
     backlog_growth: float
+    backlog_noise: float
     preemptions: int
     extrapolated_share: float
 
@@ -52,6 +53,11 @@ class Summary:
     def mean_batch_size(self) -> float:
         """Requests that decode together, averaged over decoding time."""
         return float((self.batch_share * np.arange(self.batch_share.size)).sum())
+
+    @property
+    def saturated(self) -> bool:
+        """Whether the server cannot keep up, as far as this run tells."""
+        return saturated([self])
 
     @classmethod
     def of(cls, server: Server, run: ServingRun, slo: Slo | None = None, *, open_loop: bool = True) -> Summary:
@@ -77,11 +83,17 @@ class Summary:
             histogram,
             _in_flight(run.rows, window),
             rate * float(rows.e2e_ms.mean()),
-            growth > _BACKLOG * noise,
             growth,
+            noise,
             run.preemptions,
             beyond,
         )
+
+
+def saturated(replicas: Sequence[Summary]) -> bool:
+    """Whether the backlog of a server under one load grew by more than chance, over all replicas together."""
+    growth = sum(each.backlog_growth for each in replicas)
+    return growth > _BACKLOG * math.hypot(*(each.backlog_noise for each in replicas))
 
 
 def backlog_growth(rows: RequestRows) -> tuple[float, float]:

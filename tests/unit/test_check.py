@@ -123,6 +123,10 @@ def test_a_server_that_behaves_passes_and_its_run_is_written(run_cli, servers, m
     )  # of rounded ends
     assert {row["figure"] for row in record["rows"]} == {"cycle_ms", "accept_length", "output_tok_s", "margin"}
     assert record["server"]["chunks"] > 0
+    told = record["server"]["ended"]
+    gaps = (told["e2e_ms"]["mean"] - told["ttft_ms"]["mean"]) / 63  # every answer has 64 tokens
+    assert told["requests"] > 0
+    assert told["tpot_ms"]["mean"] == pytest.approx(gaps)
     (found,) = record["findings"]
     assert re.fullmatch(r"2\.\d+ of 4 requests, [\d.]+ cycles", found["evidence"])
     assert {body["ignore_eos"] for body in server.bodies} == {True}
@@ -241,6 +245,7 @@ def test_text_names_the_verdict_the_file_and_what_was_left_out(run_cli, servers,
         f"measured: {tmp_path / 'run.json'}",
         "left out: warm-up, ramp",
         "4 draft tokens",
+        "requests ended, on average TTFT",
     ):
         assert text in said
     assert result.stderr == ""  # no progress bar where nobody watches

@@ -33,7 +33,7 @@ PLAIN = replace(
     SGLANG, spec=None, method=None, drafter=None,
     settings={"tp_size": 4, "cuda_graph_config.decode.max_bs": 256, "max_running_requests": 256, "attention_backend": "fa3"},
 )  # fmt: skip
-GOOD = Observed(batch_size=8, accept_length=2.9, tpot_ms=4.0, chunk_gap_ms=11.6, output_tokens=1e5, prefill_tokens=0)
+GOOD = Observed(batch_size=8, accept_length=2.9, token_ms=4.0, chunk_gap_ms=11.6, output_tokens=1e5, prefill_tokens=0)
 
 
 def found(facts=SGLANG, observed=GOOD, counted=None, **more):

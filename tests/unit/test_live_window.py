@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from specsim.live.requests import ended
 from specsim.live.window import Stream, batch_means, clear_intervals, steady_window, tokens_so_far
 
 
@@ -37,7 +38,7 @@ def test_known_cycle_time_and_accept_length_are_recovered(told):
     assert window.tokens_told is told
     assert window.chunk_ms.value == pytest.approx(30.0, abs=4 * window.chunk_ms.error)
     assert window.tokens_per_chunk.value == pytest.approx(length, abs=4 * window.tokens_per_chunk.error)
-    assert window.tpot_ms.value == pytest.approx(30.0 / length, rel=0.03)
+    assert window.token_ms.value == pytest.approx(30.0 / length, rel=0.03)
     assert window.output_tok_s.value == pytest.approx(8 * 1000 * length / 30.0, rel=0.03)
     assert 0 < window.chunk_ms.error < 0.3
 
@@ -156,3 +157,18 @@ def test_prompts_that_accept_differently_widen_the_error():
     length = steady_window(streams, 16).tokens_per_chunk
     assert length.value == pytest.approx(2.5, abs=0.05)
     assert length.error == pytest.approx(1.0 / 15**0.5, rel=0.05)  # 16 requests at 1 above or below the mean
+
+
+def test_ended_requests_are_rows_of_the_same_metrics_as_simulated_ones():
+    """Sent at 2 s, first chunk 0.1 s later, 5 tokens over 0.2 s after it; one was cut off, of one no count was told."""
+    times = np.array([2.1, 2.2, 2.3])
+    told = np.array([1.0, 4.0, 6.0])
+    whole = Stream(2.0, times, told, 20, 6)
+    rows = ended([Stream(1.0, times, told, 20, None), whole, Stream(2.5, times + 1, np.full(3, np.nan), None, None)])
+    assert rows.arrival_ms.tolist() == [1000.0]  # since the first was sent
+    assert rows.ttft_ms == pytest.approx([100.0])
+    assert rows.tpot_ms == pytest.approx([40.0])
+    assert rows.e2e_ms == pytest.approx([300.0])
+    assert (rows.prompt_len.tolist(), rows.output_len.tolist(), rows.cycles.tolist()) == ([20], [6], [3])
+    assert np.isnan(rows.admitted_ms).all()
+    assert ended([]).output_len.size == 0

@@ -31,7 +31,7 @@ from specsim.simulation.requests import Benchmark, CycleTime, simulate_requests
 from specsim.simulation.scenarios import Scenario, capacity, crossover, load_sweep
 from specsim.simulation.serving import Server, simulate
 from specsim.simulation.study import Limits, Question, rates, servers, study
-from specsim.simulation.summary import Summary
+from specsim.simulation.summary import Summary, saturated
 from tests.synthetic import Truth, phase_runs
 from tests.unit.test_context_and_host import many_contexts
 from tests.unit.test_serving import POLICIES, server
@@ -101,10 +101,10 @@ def test_a_run_without_a_steady_part_counts_as_a_whole():
 # -- summaries -----------------------------------------------------------------------------------------------------------
 
 
-def summary(rate: float, policy: str = "fixed", count: int = 3000, **limits) -> Summary:
+def summary(rate: float, policy: str = "fixed", count: int = 3000, seed: int = 1, **limits) -> Summary:
     served = server(POLICIES[policy], **limits)
     load = PoissonLoad(rate, count, UniformLengths(20, 60), UniformLengths(30, 50))
-    run = simulate(served, load.traffic(np.random.default_rng(1)), np.random.default_rng(2))
+    run = simulate(served, load.traffic(np.random.default_rng(seed)), np.random.default_rng(seed + 1))
     return Summary.of(served, run, Slo(e2e_ms=500.0))
 
 
@@ -131,6 +131,14 @@ def test_past_saturation_the_queue_grows_and_is_said_to():
     assert told.goodput is not None
     assert told.goodput < 0.2 * told.request_rate
     assert told.batch_share[6:].sum() > 0.95  # the seventh or eighth is often still being read
+
+
+def test_replicas_tell_together_what_none_tells_alone():
+    """90 arrivals at 70 a second, 54 a second served: the 45 of the second half outrun what is served by 10, √45 is 7."""
+    few = [summary(70.0, count=90, seed=seed) for seed in range(12)]
+    assert not any(each.saturated for each in few)
+    assert saturated(few)
+    assert not saturated([summary(12.0, count=90, seed=seed) for seed in range(12)])
 
 
 def test_a_closed_loop_is_never_called_saturated():
@@ -230,6 +238,10 @@ def test_no_crossover_where_one_side_is_always_ahead_or_the_end_is_a_tie():
     assert (behind.request_rate, behind.ahead, behind.pays_until) == (None, False, None)
     tied = crossover(rates_, plain * np.array([0.5, 0.9, 1.001])[:, None] * scatter, plain)
     assert (tied.request_rate, tied.ahead, tied.pays_until) == (None, True, 2.0)
+    slow = crossover(rates_, plain * np.array([1.001, 1.002, 1.3])[:, None] * scatter, plain)
+    assert (slow.request_rate, slow.ahead, slow.pays_until, slow.behind_from) == (None, None, None, 4.0)
+    one = crossover(rates_, plain[:, :1] * np.array([0.9, 1.1, 1.3])[:, None], plain[:, :1])
+    assert (one.request_rate, one.ahead, one.behind_from) == (pytest.approx(1.5, abs=0.05), True, 2.0)
 
 
 def test_a_replica_that_never_crosses_leaves_the_interval_open():
@@ -255,7 +267,7 @@ def test_policies_by_batch_size():
     chosen = [table.configurations[at].num_steps for at in table.by_batch(40)[[0, 1, 7, 8, 31, 32, 40]]]
     assert chosen == [7, 7, 7, 3, 3, 0, 0]
     assert table.deepest == SpecConfig(7, 1, 8)
-    assert str(table) == "7/1/8; 3/1/4 from batch 8; plain decode from batch 32"
+    assert str(table) == "7/1/8, 8+: 3/1/4, 32+: plain decode"
     assert Policy.off_above(K3, 16).by_batch(17).tolist() == [0] * 17 + [1]
     assert Policy.fixed(PLAIN).deepest is None
     tree = Policy.off_above(SpecConfig(3, 4, 16), 8)  # a tree or nothing needs no two depths of one draw
@@ -299,6 +311,11 @@ def test_a_trace_is_read_in_order_of_arrival(csv):
     assert read.output_len.tolist() == [3, 4]
 
 
+def test_a_trace_as_spreadsheets_write_it(csv):
+    path = csv("\ufeffarrival_ms, prompt_len , output_len,user", "5, 20,3,x", "9,30,4,y")
+    assert read_trace(path).prompt_len.tolist() == [20, 30]
+
+
 def test_every_fault_of_a_trace_is_named(csv, tmp_path):
     path = csv("arrival_ms,prompt_len,output_len", "1500,30,4", "-1,x,2.5")
     with pytest.raises(InputError) as caught:
@@ -308,6 +325,9 @@ def test_every_fault_of_a_trace_is_named(csv, tmp_path):
         ("row 3", "prompt_len"),
         ("row 3", "output_len"),
     ]
+    long = csv("arrival_ms,prompt_len,output_len", "1,2,3,4", *["0,0,1"] * 30, name="long.csv")
+    with pytest.raises(InputError, match=r"row 2: has more cells than the header.*(?s:.*)and 11 more faults"):
+        read_trace(long)
     with pytest.raises(InputError, match="no column output_len"):
         read_trace(csv("arrival_ms,prompt_len", "1,2", name="short.csv"))
     with pytest.raises(InputError, match="no rows"):
@@ -379,7 +399,7 @@ def test_a_batch_without_a_baseline_is_refused_by_name(campaign_model):
 def test_a_question_is_completed_from_the_runs(model):
     question = Question(Policy.off_above(K3, 8), TreeLaw(0.7, 1.0, 0.6), 50.0, 30.0)
     compared, why = servers(model, question)
-    assert [str(each.policy) for each in compared] == ["3/1/4; plain decode from batch 9", "3/1/4", "plain decode"]
+    assert [str(each.policy) for each in compared] == ["3/1/4, 9+: plain decode", "3/1/4", "plain decode"]
     assert why == ""
     assert {each.max_batch_size for each in compared} == {16}  # the largest measured
     loads = rates(compared, UniformLengths(50, 50), UniformLengths(30, 30), 100)

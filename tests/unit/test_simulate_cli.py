@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv as csv_module
 import json
+import math
 
 import pytest
 
@@ -61,6 +62,34 @@ def test_a_crossover_is_found_and_told_in_words_and_json(run_cli, runs):
     )
 
 
+def test_a_tie_is_not_called_a_loss(run_cli, runs):
+    """One at a time 5.8 ms against 4.1 break even at 1.415 tokens, 1 + a + a² + a³ at a = .299; a last cycle is cut."""
+    options = ("simulate", runs, "--num-draft-tokens", 4, "--accept-rate", 0.305, "--max-batch-size", 1, *QUICK)
+    record = json.loads(run_cli(*options, "--request-rate", "0.5,1", "--json").output)
+    (told, _) = record["crossovers"].values()
+    assert (told["pays_at_lowest"], told["pays_until"], told["behind_from"]) == (None, None, None)
+    text = " ".join(run_cli(*options, "--request-rate", "0.5,1").output.split())
+    assert "cannot be told to pay, or not to, at 0.5 requests a second: the replicas scatter by more." in text
+
+
+def test_wide_gaps_between_rates_do_not_misplace_the_crossover(run_cli, runs):
+    """By the same requests at rates 2% apart; a straight line from 5 to 35 a second would lie far below."""
+    options = ("simulate", runs, "--num-draft-tokens", 4, *QUICK)
+    wide = json.loads(run_cli(*options, "--request-rate", "5,35", "--json").output)
+    near = ",".join([*(f"{16 + 0.5 * at:g}" for at in range(21)), "35"])
+    close = json.loads(run_cli(*options, "--request-rate", near, "--json").output)
+    assert close["added_rates"] == []
+    assert wide["crossover_request_rate"] == pytest.approx(close["crossover_request_rate"], rel=0.01)
+    assert wide["crossover_interval"] == pytest.approx(close["crossover_interval"], rel=0.015)
+    ratio = {row["request_rate"]: math.log(row["ratio"]) for row in wide["crossovers"]["3/1/4"]["e2e_ratio"]}
+    straight = 5 + 30 * ratio[5] / (ratio[5] - ratio[35])
+    assert straight < 0.8 * close["crossover_request_rate"]
+    assert sorted(ratio) == sorted([5, 35, *wide["added_rates"]])
+    around = [max(r for r in ratio if ratio[r] < 0), min(r for r in ratio if ratio[r] >= 0)]
+    assert around[1] / around[0] <= 1.1
+    assert "not asked for, but simulated" in run_cli(*options, "--request-rate", "5,35").output
+
+
 def test_the_same_seed_prints_the_same(run_cli, runs):
     options = ("simulate", runs, "--num-draft-tokens", 4, "--request-rate", "20", *QUICK, "--json")
     assert run_cli(*options).output == run_cli(*options).output
@@ -71,12 +100,12 @@ def test_a_policy_is_compared_with_itself_without_exceptions_and_with_plain_deco
     options = (runs, "--num-draft-tokens", 4, "--off-above", 8, "--request-rate", "5,35", *QUICK)
     record = json.loads(run_cli("simulate", *options, "--json").output)
     assert [server["policy"] for server in record["servers"]] == [
-        "3/1/4; plain decode from batch 9",
+        "3/1/4, 9+: plain decode",
         "3/1/4",
         "plain decode",
     ]
     busy = {row["policy"]: row["e2e_ms"]["mean"]["value"] for row in record["rows"] if row["request_rate"] == 35}
-    assert busy["3/1/4; plain decode from batch 9"] < 0.8 * busy["3/1/4"]
+    assert busy["3/1/4, 9+: plain decode"] < 0.8 * busy["3/1/4"]
     table = json.loads(
         run_cli("simulate", runs, "--steps-by-batch", "1:3,9:0", "--request-rate", "5,35", *QUICK, "--json").output
     )
@@ -110,6 +139,25 @@ def test_every_request_is_written(run_cli, runs, csv, tmp_path):
     assert {row["policy"] for row in rows} == {"3/1/4", "plain decode"}
 
 
+def test_one_replica_tells_no_interval(run_cli, runs):
+    options = ("simulate", runs, "--num-draft-tokens", 4, "--concurrency", "2", *QUICK, "--replicas", 1)
+    (first, _) = json.loads(run_cli(*options, "--json").output)["rows"]
+    assert first["e2e_ms"]["mean"]["interval"] is None
+    assert first["e2e_ms"]["mean"]["value"] > 0
+    text = run_cli(*options).output
+    assert "nan" not in text
+    assert "1 replica, without intervals" in text
+
+
+def test_a_lookups_table_says_drafts_not_steps(run_cli, csv):
+    """Lookup drafters report one dummy step at any width: a table of three drafts is the width that was measured."""
+    path = csv(*(line.replace("eagle3", "ngram") for line in LINES))
+    options = ("simulate", path, "--steps-by-batch", "1:3,9:0", "--request-rate", "5", *QUICK, "--json")
+    record = json.loads(run_cli(*options).output)
+    assert record["servers"][0]["policy"] == "1/1/4, 9+: plain decode"
+    assert record["rows"][0]["extrapolated_share"] == 0
+
+
 def test_plots_are_drawn(run_cli, runs, tmp_path):
     options = ("--num-draft-tokens", 4, "--request-rate", "5,35", "--plots", tmp_path / "plots", *QUICK, "--json")
     record = json.loads(run_cli("simulate", runs, *options).stdout)
@@ -128,6 +176,12 @@ def test_plots_are_drawn(run_cli, runs, tmp_path):
         (("--request-rate", "1", "--concurrency", "2"), "three kinds of load"),
         (("--request-rate", "0"), "not a list of numbers above 0"),
         (("--request-rate", "x"), "not a list of numbers above 0"),
+        (("--num-draft-tokens", "4", "--request-rate", "1e-9"), "(three years) can be simulated"),
+        (("--num-draft-tokens", "4", "--concurrency", "0"), "0 requests in flight are not possible with 4,000"),
+        (("--num-draft-tokens", "4", "--concurrency", "8", "--requests", "7"), "not possible with 7 requests"),
+        (("--num-draft-tokens", "4", "--output-len", "9~1e300"), "a spread above 0, 100.0 at most, not 9 ~ 1e+300"),
+        (("--num-draft-tokens", "4", "--output-len", "1000000"), "4e+09 output tokens in one run are too many"),
+        (("--num-draft-tokens", "4", "--trace", "t.csv", "--prompt-len", "9"), "leave --prompt-len out"),
         (("--steps-by-batch", "1-3"), "no table of batch size and steps"),
         (("--steps-by-batch", "2:3"), "start at 1"),
         (("--steps-by-batch", "1:3", "--off-above", "4"), "leave the other options of drafting out"),
