@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,9 @@ from specsim import (
     load_bare_forwards,
     predict,
 )
+from specsim.cost.allreduce import MeasuredCurve
+from specsim.cost.derived import DerivedSetting
+from specsim.cost.step_change import Shape
 from specsim.errors import ConfigurationError, InputError, MixedSetupError
 from specsim.fitting.least_squares import solve
 from specsim.report.records import fit_record
@@ -268,6 +272,16 @@ def test_a_simulation_prices_the_curve_as_a_prediction_does():
     assert steps.fixed_ms[0, [1, 16, 64]] == pytest.approx([cycle(b, 8) for b in (1, 16, 64)], rel=1e-6)
 
 
+def test_a_setting_that_was_never_run_moves_what_stands_on_the_curve():
+    flat = {us: MeasuredCurve("table", (1000.0, 1e6), (us, us), (us, us), (1, 1)) for us in (100.0, 40.0)}
+    faster = DerivedSetting("fast", "s", flat[100.0], flat[40.0], Shape(10, 1000))  # 20 all-reduces: 1.2 ms a forward
+    model = fit(served(), bare_forwards=BARE).model.with_setting(faster)
+    spec, load = SpecConfig.of(num_draft_tokens=8), Workload(16)
+    answer = break_even(model, spec, load, "fast")
+    assert predict(model, spec, load, 1.0, "fast").times.cycle_ms == pytest.approx(cycle(16, 8) - 1.2, rel=1e-6)
+    assert answer.cost_ratio == pytest.approx((cycle(16, 8) - 1.2) / (decode(16) - 1.2), rel=1e-6)
+
+
 def test_an_evaluation_holds_unseen_runs_against_it():
     unseen = [run("64x8", 64, 8, cycle_ms=cycle(64, 8)), run("plain 256", 256, None, decode_ms=decode(256))]
     (one, two) = evaluate(fit(served(), bare_forwards=BARE).model, unseen).compared
@@ -292,6 +306,13 @@ def test_forwards_made_otherwise_are_refused_by_name_or_labelled():
     elsewhere = BareForwards.of(TOKENS, BARE.times_ms, "another", Setup(hardware="A100"))
     with pytest.raises(MixedSetupError, match="hardware A100, the runs NVIDIA H200"):
         fit(runs, bare_forwards=elsewhere)
+
+
+def test_forwards_given_as_served_runs_are_refused_with_what_they_are_for():
+    bare = run("bare", 1, 4, verify_ms=alone(4))
+    runs = [*(replace(r, instrument="server") for r in served()), replace(bare, instrument="bench")]
+    with pytest.raises(MixedSetupError, match=r"instrument.*\n.*forwards timed alone go under .* --bare-forwards"):
+        fit(runs)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
