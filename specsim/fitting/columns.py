@@ -17,6 +17,7 @@ _SETTLED = 1e-6  # relative change of the noise below which weights stay
 _TOLD = 0.2  # share of a time that reading the KV cache may be uncertain by, over the measured contexts
 _APART = 0.1  # least singular value of unit columns that figures tell apart: contexts a third apart, or more
 _BELOW = 0.02  # share by which a served time may lie below bare forwards: two machines of a kind differ by as much
+_FEW = 0.1  # share of figures that may lie lower still, as outliers, before the curve is no floor
 _NOISE_ROUNDS = 6  # a range's weight and the noise settle to 0.1% of each other in four
 
 
@@ -67,7 +68,8 @@ def _bare_columns(seen: tuple[Observation, ...]) -> Iterator[Column]:
         bare = np.array([float(term.feature(o.cycle)[0]) for o in rows])
         if rows and not np.isnan(bare).any():
             served = np.array([o.time_ms for o in rows])
-            yield Column(term, known=1.0 if (served > (1 - _BELOW) * bare).all() else None)
+            below = served < (1 - _BELOW) * bare
+            yield Column(term, known=1.0 if below.mean() <= _FEW else None)
 
 
 def over_bare_forwards(columns: Iterable[Column], phase: str) -> bool:

@@ -140,6 +140,15 @@ def test_a_gross_outlier_is_found_over_a_curve():
     assert [o.run for o in fit(wrong, bare_forwards=BARE).outliers] == ["4x4"]
 
 
+def test_one_figure_below_the_curve_does_not_make_it_no_floor():
+    runs = served((2, 3, 4, 6, 8), (1, 2, 4, 8, 16), lognormal(2, 0.003))
+    low = [run("4x4", 4, 4, cycle_ms=0.7 * cycle(4, 4)) if each.id == "4x4" else each for each in runs]
+    fitted = fit(low, bare_forwards=BARE)
+    assert [o.run for o in fitted.outliers] == ["4x4"]
+    assert fitted.model.coefficient("verify_bare_forwards").value == 1.0
+    assert fitted.model.coefficient("verify_fixed_ms", "s").value == pytest.approx(0.3, abs=0.1)
+
+
 def test_resamples_leave_the_curve_as_it_is():
     fitted = fit(served(noise=lognormal(3, 0.02)), bare_forwards=BARE)
     draws = fitted.resampled(200, np.random.default_rng(0))
