@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specsim import Run, SpecsimError, evaluate, fit
+from specsim import BareForwards, Run, SpecsimError, evaluate, fit
 from specsim.evaluation import Comparison
 from specsim.runs.run import RunSet
 
@@ -85,15 +85,18 @@ def splits(runs: RunSet, part: Part) -> Iterator[tuple[RunSet, tuple[Run, ...]]]
             yield replace(runs, runs=rest), tuple(run for run in usable if part(run) == value)
 
 
-def held_out(runs: RunSet, part: Part) -> list[Held]:
+def held_out(runs: RunSet, part: Part, bare: BareForwards | None = None) -> list[Held]:
     """Leave out each part in turn, fit the rest, predict the part; what the rest does not determine is missing."""
-    return [held for rest, unseen in splits(runs, part) for held in predicted(rest, unseen)]
+    return [held for rest, unseen in splits(runs, part) for held in predicted(rest, unseen, bare)]
 
 
-def predicted(seen: RunSet, unseen: tuple[Run, ...]) -> list[Held]:
-    """The figures of unseen runs beside what a fit to the seen ones says; none where that says nothing."""
+def predicted(seen: RunSet, unseen: tuple[Run, ...], bare: BareForwards | None = None) -> list[Held]:
+    """The figures of unseen runs beside what a fit to the seen ones says, over bare forwards if some are given.
+
+    None where the fit says nothing.
+    """
     try:
-        compared = evaluate(fit(seen).model, unseen).compared
+        compared = evaluate(fit(seen, bare_forwards=bare).model, unseen).compared
     except SpecsimError:
         return []
     by_id = {run.id: run for run in unseen}

@@ -80,7 +80,9 @@ def run_quick(model: Path, output: Path, budget: float, seed: int) -> None:
     written = model_of(runs, output)
     for note in (*written["notes"], *(f"NOT KNOWN: {line}" for line in CANNOT_KNOW)):
         click.echo(f"* {note}")
-    click.echo(f"{written['model']} for specsim --model, {written['plot']}")
+    click.echo(
+        f"{written['model']} for specsim --model, {written['plot']}; {runs} for --bare-forwards, under served runs"
+    )
 
 
 def _bends(bench: Bench, results: Results, grid: list[Point], count: int, most_tokens: int) -> Iterator[Task]:

@@ -5,16 +5,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specsim.acceptance import chain_accept_length, required_accept_rate
     from specsim.breakeven import BreakEven, break_even
+    from specsim.cost.bare_forwards import BareForwards
     from specsim.cost.model import CostModel
     from specsim.errors import SpecsimError
     from specsim.evaluation import Evaluation, evaluate
     from specsim.fitting import Fit, fit
     from specsim.prediction import Prediction, predict
     from specsim.quantities import Setup, SpecConfig, Workload
+    from specsim.runs.bare_forwards import load_bare_forwards
     from specsim.runs.files import load_campaign, load_runs
     from specsim.runs.run import Run
 
 _HOMES = {
+    "BareForwards": "specsim.cost.bare_forwards",
     "BreakEven": "specsim.breakeven",
     "CostModel": "specsim.cost.model",
     "Evaluation": "specsim.evaluation",
@@ -29,6 +32,7 @@ _HOMES = {
     "chain_accept_length": "specsim.acceptance",
     "evaluate": "specsim.evaluation",
     "fit": "specsim.fitting",
+    "load_bare_forwards": "specsim.runs.bare_forwards",
     "load_campaign": "specsim.runs.files",
     "load_runs": "specsim.runs.files",
     "predict": "specsim.prediction",
@@ -36,6 +40,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BareForwards",
     "BreakEven",
     "CostModel",
     "Evaluation",
@@ -50,6 +55,7 @@ __all__ = [
     "chain_accept_length",
     "evaluate",
     "fit",
+    "load_bare_forwards",
     "load_campaign",
     "load_runs",
     "predict",

@@ -11,7 +11,6 @@ from specsim.cli.options import (
     asked_from,
     case_options,
     example,
-    fitted_from,
     json_option,
     read_runs,
     show,
@@ -50,7 +49,7 @@ def _tell_campaign(source: Source, as_json: bool) -> None:
     from specsim.report.story import corrections, story_text
 
     campaign = read_runs(())
-    model = fitted_from(campaign, source.noise, source.allow_mixed).model
+    model = source.fitting.of(campaign).model
     record = break_evens_record(model, *break_evens(model, Asked(), None, source.allow_mixed))
     record["corrections"] = corrections(campaign, model)
     show(record, lambda: story_text(campaign.about, break_even_text(record), record["corrections"]), as_json)

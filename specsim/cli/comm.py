@@ -10,11 +10,12 @@ import click
 import numpy as np
 from click.core import ParameterSource
 
-from specsim.cli.options import counts, example, fitted_from, json_option, read_runs, show, written
+from specsim.cli.options import counts, example, json_option, read_runs, show, written
 from specsim.cost.allreduce import LINKS
 from specsim.cost.custom_allreduce import Wiring
 from specsim.cost.model import CostModel
 from specsim.cost.step_change import Shape
+from specsim.fitting import fit
 from specsim.methods import ENGINES, METHODS, method_named
 from specsim.quantities import SpecConfig
 from specsim.report.comm import Compared, comm_record, comm_text, curves_of, prior_curves, with_settings
@@ -111,7 +112,7 @@ def _stated() -> bool:
 
 def _tell_campaign(output: Path | None, as_json: bool) -> None:
     campaign = read_runs(())
-    record = campaign_comm_record(campaign, fitted_from(campaign, None, False).model, load_published())
+    record = campaign_comm_record(campaign, fit(campaign).model, load_published())
     if output is not None:
         _draw("campaign_comm_figure", record, output)
     show(record, lambda: campaign_comm_text(campaign.about, record), as_json)

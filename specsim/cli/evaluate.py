@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from specsim.cli.options import example, fit_options, fitted_from, json_option, read_runs, runs_argument, show
+from specsim.cli.options import Fitting, example, fit_options, json_option, read_runs, runs_argument, show
 from specsim.cost.model import CostModel
 from specsim.evaluation import evaluate
 from specsim.report.evaluation import evaluation_record, evaluation_text
@@ -20,9 +20,7 @@ from specsim.report.evaluation import evaluation_record, evaluation_text
 )  # fmt: skip
 @fit_options
 @json_option
-def command(
-    runs: tuple[Path, ...], model_path: Path | None, noise: float | None, allow_mixed: bool, as_json: bool
-) -> None:
+def command(runs: tuple[Path, ...], model_path: Path | None, fitting: Fitting, as_json: bool) -> None:
     """Hold a model's predictions against the measurements of RUNS.
 
     Per figure and in sum: difference, whether the measurement lies in the interval of a new measurement, and what
@@ -30,10 +28,10 @@ def command(
     """
     measured = read_runs(runs)
     if model_path is None:
-        model = fitted_from(measured, noise, allow_mixed).model
-    elif noise is not None:
-        raise click.UsageError("a model has its noise in it: give --model or --noise, not both")
+        model = fitting.of(measured).model
+    elif fitting.of_a_fit:
+        raise click.UsageError("a model has its noise and bare forwards in it: give --model or those, not both")
     else:
         model = CostModel.load(model_path)
-    record = evaluation_record(model, evaluate(model, measured, allow_mixed=allow_mixed))
+    record = evaluation_record(model, evaluate(model, measured, allow_mixed=fitting.allow_mixed))
     show(record, lambda: evaluation_text(record), as_json)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from specsim.cli.options import example, fit_options, fitted_from, json_option, read_runs, runs_argument, show, written
+from specsim.cli.options import Fitting, example, fit_options, json_option, read_runs, runs_argument, show, written
 from specsim.report.records import fit_record
 from specsim.report.tables import fit_text
 
@@ -29,8 +29,7 @@ def command(
     output: Path | None,
     bootstrap: int | None,
     seed: int,
-    noise: float | None,
-    allow_mixed: bool,
+    fitting: Fitting,
     as_json: bool,
 ) -> None:
     """Fit the cost model: fixed and per-token times of each phase, by NCCL setting.
@@ -38,7 +37,7 @@ def command(
     One weighted non-negative least-squares fit over every figure of every run, whole cycles and throughputs
     included. Says what the runs leave open.
     """
-    fitted = fitted_from(read_runs(runs), noise, allow_mixed)
+    fitted = fitting.of(read_runs(runs))
     if output is not None:
         written(output, fitted.model.save)
     resamples = None if bootstrap is None else fitted.resampled(bootstrap, np.random.default_rng(seed))

@@ -13,7 +13,7 @@ import click
 
 from specsim.cost.model import CostModel
 from specsim.errors import Fault, InputError
-from specsim.fitting import Fit, fit
+from specsim.fitting import ASSUMED_NOISE, Fit, fit
 from specsim.questions import Asked
 from specsim.report.records import plain
 from specsim.runs.run import RunSet
@@ -34,15 +34,51 @@ def runs_argument(command: Command) -> Command:
     return click.argument("runs", nargs=-1, type=_PATH, metavar="[RUNS]...")(command)
 
 
-def fit_options(command: Command) -> Command:
-    """How runs are fitted."""
-    command = click.option(
-        "--noise", type=float, metavar="FRACTION",
-        help="Timing noise of one measurement, assumed where the runs cannot tell it.  [default: 0.01]",
-    )(command)  # fmt: skip
-    return click.option("--allow-mixed", is_flag=True, help="Allow what is not like for like, and label it MIXED.")(
-        command
-    )
+@dataclass(frozen=True)
+class Fitting:
+    """How runs are fitted: the options of `fit_options`."""
+
+    noise: float | None
+    allow_mixed: bool
+    bare_forwards: Path | None
+
+    @property
+    def of_a_fit(self) -> bool:
+        """Whether anything is stated that a fitted model has in it."""
+        return self.noise is not None or self.bare_forwards is not None
+
+    def of(self, runs: RunSet) -> Fit:
+        """The fit of runs."""
+        from specsim.runs.bare_forwards import load_bare_forwards
+
+        bare = None if self.bare_forwards is None else load_bare_forwards(self.bare_forwards)
+        noise = ASSUMED_NOISE if self.noise is None else self.noise
+        return fit(runs, noise=noise, allow_mixed=self.allow_mixed, bare_forwards=bare)
+
+
+def fit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """How runs are fitted, which reaches the command as its `fitting`."""
+
+    @wraps(command)
+    def with_fitting(*, noise: float | None, allow_mixed: bool, bare_forwards: Path | None, **rest: Any) -> None:
+        command(fitting=Fitting(noise, allow_mixed, bare_forwards), **rest)
+
+    options = (
+        click.option("--allow-mixed", is_flag=True, help="Allow what is not like for like, and label it MIXED."),
+        click.option(
+            "--bare-forwards", type=_PATH, metavar="FILE",
+            help="The target's forward alone, under what served runs take: 'python -m calibration forward', or CSV"
+            " with tokens and ms.",
+        ),
+        click.option(
+            "--noise", type=float, metavar="FRACTION",
+            help="Timing noise of one measurement, assumed where the runs cannot tell it.  [default: 0.01]",
+        ),
+    )  # fmt: skip
+    wrapped: Callable[..., None] = with_fitting
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def model_option(command: Command) -> Command:
@@ -128,20 +164,19 @@ def read_runs(paths: tuple[Path, ...]) -> RunSet:
     return load_runs(paths) if paths else load_campaign()
 
 
-def fitted_from(runs: RunSet, noise: float | None, allow_mixed: bool) -> Fit:
-    """Fit with the options of `fit_options`."""
-    return fit(runs, allow_mixed=allow_mixed) if noise is None else fit(runs, noise=noise, allow_mixed=allow_mixed)
-
-
 @dataclass(frozen=True)
 class Source:
     """Where a command's model comes from: run files (none is the campaign's) or a fitted model, and how runs are fitted."""
 
     runs: tuple[Path, ...]
     model_path: Path | None
-    noise: float | None
-    allow_mixed: bool
+    fitting: Fitting
     context_len: int | None
+
+    @property
+    def allow_mixed(self) -> bool:
+        """Whether what is not like for like is allowed."""
+        return self.fitting.allow_mixed
 
     def model(self) -> CostModel:
         """The model loaded or fitted, asked at a context if one is stated."""
@@ -149,9 +184,11 @@ class Source:
 
     def _model(self) -> CostModel:
         if self.model_path is None:
-            return fitted_from(read_runs(self.runs), self.noise, self.allow_mixed).model
-        if self.runs or self.noise is not None:
-            raise click.UsageError("--model stands instead of RUNS, and its noise is in it: give one or the other")
+            return self.fitting.of(read_runs(self.runs)).model
+        if self.runs or self.fitting.of_a_fit:
+            raise click.UsageError(
+                "--model stands instead of RUNS, and its noise and bare forwards are in it: give one or the other"
+            )
         return CostModel.load(self.model_path)
 
 
@@ -163,12 +200,11 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
         *,
         runs: tuple[Path, ...],
         model_path: Path | None,
-        noise: float | None,
-        allow_mixed: bool,
+        fitting: Fitting,
         context_len: int | None,
         **rest: Any,
     ) -> None:
-        command(source=Source(runs, model_path, noise, allow_mixed, context_len), **rest)
+        command(source=Source(runs, model_path, fitting, context_len), **rest)
 
     return runs_argument(model_option(fit_options(context_option(with_source))))
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from specsim.cli.options import (
+    Fitting,
     Source,
     accept_rate_option,
     asked_from,
@@ -45,8 +46,7 @@ def command(
     output: Path,
     accept_rate: float | None,
     model_path: Path | None,
-    noise: float | None,
-    allow_mixed: bool,
+    fitting: Fitting,
     context_len: int | None,
     as_json: bool,
     **options: Any,
@@ -62,14 +62,14 @@ def command(
     kinds = tuple(word for word in words if word in PLAIN + MAPS and not Path(word).exists()) or PLAIN
     runs = tuple(Path(word) for word in words if word not in kinds or Path(word).exists())
     _refuse_near_kinds(runs)
-    model = Source(runs, model_path, noise, allow_mixed, context_len).model()
+    model = Source(runs, model_path, fitting, context_len).model()
     plain, maps = (tuple(kind for kind in kinds if kind in family) for family in (PLAIN, MAPS))
     if plain and maps:
         raise click.UsageError(
             f"draw {' and '.join(maps)} on their own: they take ranges, the other kinds single numbers"
         )
     if maps:
-        drawn, notes = _maps(model, maps, accept_rate, allow_mixed, options)
+        drawn, notes = _maps(model, maps, accept_rate, fitting.allow_mixed, options)
     else:
         drawn, notes = _plots(model, plain, accept_rate, options)
     files = _draw(drawn, output)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from specsim.cost.curves import never_falling, slope_of_last_octave
 from specsim.errors import ConfigurationError
 from specsim.quantities import BoolArray, FloatArray, Floats
 
@@ -51,19 +52,13 @@ class MeasuredCurve:
         """
         size, (known, times) = _positive_sizes(message_bytes), (np.array(self.sizes), np.array(self.times_us))
         inside = np.exp(np.interp(np.log(size), np.log(known), np.log(times)))
-        return _like(message_bytes, inside + self._slope() * np.maximum(size - known[-1], 0.0))
+        slope = slope_of_last_octave(self.sizes, self.times_us)  # [µs/byte]
+        return _like(message_bytes, inside + slope * np.maximum(size - known[-1], 0.0))
 
     def beyond(self, message_bytes: Floats) -> BoolArray:
         """Where the sizes lie outside the table."""
         size = np.asarray(message_bytes)
         return np.asarray((size < self.sizes[0]) | (size > self.sizes[-1]))
-
-    def _slope(self) -> float:
-        """Time a byte [µs/byte] at the upper end: to the last size from the largest of at most half of it."""
-        if len(self.sizes) == 1:
-            return 0.0
-        at = max(int(np.searchsorted(self.sizes, self.sizes[-1] / 2, side="right")) - 1, 0)
-        return (self.times_us[-1] - self.times_us[at]) / (self.sizes[-1] - self.sizes[at])
 
     @property
     def largest_correction(self) -> float:
@@ -81,7 +76,7 @@ def measured_curve(label: str, message_bytes: FloatArray, times_us: FloatArray) 
     sizes, group = np.unique(np.asarray(message_bytes, dtype=float), return_inverse=True)
     medians = np.array([np.median(np.asarray(times_us)[group == at]) for at in range(sizes.size)])
     counts = np.bincount(group).astype(float)
-    times = np.where(_rising(medians), medians, np.exp(_never_falling(np.log(medians), counts)))
+    times = np.where(_rising(medians), medians, np.exp(never_falling(np.log(medians), counts)))
     return MeasuredCurve(
         label,
         tuple(sizes.tolist()),
@@ -93,17 +88,6 @@ def measured_curve(label: str, message_bytes: FloatArray, times_us: FloatArray) 
 
 def _rising(values: FloatArray) -> bool:
     return bool((np.diff(values) >= 0).all())
-
-
-def _never_falling(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """The nearest sequence that never falls, in weighted least squares: neighbours that do are pooled."""
-    pools: list[tuple[float, float, int]] = []  # mean, weight, how many
-    for value, weight in zip(values, weights, strict=True):
-        pools.append((float(value), float(weight), 1))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (low, a, n), (high, b, m) = pools[-2:]
-            pools[-2:] = [((low * a + high * b) / (a + b), a + b, n + m)]
-    return np.repeat([mean for mean, _, _ in pools], [count for _, _, count in pools])
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from specsim.cost.allreduce import MeasuredCurve
+from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
 from specsim.cost.derived import DerivedSetting
-from specsim.cost.terms import KV_READ, PADDED, PLAIN, TERM_BY_NAME, Cycle
+from specsim.cost.terms import BARE, KV_READ, PADDED, PLAIN, TERM_BY_NAME, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import (
     CONTEXT_TOLERANCE,
@@ -144,7 +145,7 @@ class CostModel:
     setup fields that differ among the runs. `form` names the terms that the runs ask for, `held_out` their relative
     error on configurations left out, `alternatives` the forms that the runs cannot exclude (eq. 13). `asked_context`
     is the context that questions of it are asked at, None for the middle of those measured; `derived` are settings
-    that were never run.
+    that were never run; `bare_forwards` is the curve under verify and plain decode, None where none was given.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -167,6 +168,7 @@ class CostModel:
     notes: tuple[str, ...] = ()
     asked_context: int | None = None
     derived: tuple[DerivedSetting, ...] = ()
+    bare_forwards: BareForwards | None = None
 
     def __post_init__(self) -> None:
         for problem in _problems(self):
@@ -221,7 +223,9 @@ class CostModel:
         return self._captured(Cycle.of(spec, stated, self.setup.engine, eager=self.setup.cuda_graph is False))
 
     def _captured(self, cycle: Cycle) -> Cycle:
-        """Cycles with the padding of this engine's graphs, where some time depends on that."""
+        """Cycles with the padding of this engine's graphs and the bare forwards of their tokens, where times depend on those."""
+        if self.bare_forwards is not None:
+            cycle = cycle.over(self.bare_forwards)
         padded = any(coefficient.name in _PADDED for coefficient in self.coefficients)
         return cycle.captured(self.setup.engine, self.setup.engine_version) if padded else cycle
 
@@ -342,6 +346,8 @@ class CostModel:
         derived = self._derived(nccl)
         if derived is not None:
             beyond["message_bytes"] = derived.beyond(cycle)
+        if self.bare_forwards is not None:
+            beyond["bare_forward_tokens"] = self.bare_forwards.beyond(cycle.verify_tokens)
         if self.reads_context or self.asked_context is not None:
             beyond["context_len"] = self.beyond_context("context_len", cycle.context_len)
         return beyond
@@ -356,6 +362,8 @@ class CostModel:
         derived = self._derived(nccl)
         if derived is not None:
             beyond["decode_message_bytes"] = derived.beyond_decode(cycle)
+        if self.bare_forwards is not None:
+            beyond["decode_bare_forward_tokens"] = self.bare_forwards.beyond(cycle.batch_size)
         if self.reads_context:
             beyond["decode_context_len"] = self.beyond_context("decode_context_len", cycle.context_len)
         return beyond
@@ -374,6 +382,8 @@ class CostModel:
             return (min(widths), max(widths)) if widths else (np.inf, -np.inf)
         if name in ("message_bytes", "decode_message_bytes"):
             return self._told_bytes(nccl)
+        if name in ("bare_forward_tokens", "decode_bare_forward_tokens") and self.bare_forwards is not None:
+            return self.bare_forwards.tokens[0], self.bare_forwards.tokens[-1]
         if name == "decode_batch_size":
             batches = self.setting(nccl or self.reference).decode_batches
             return (min(batches), max(batches)) if batches else (np.inf, -np.inf)
@@ -590,6 +600,9 @@ def _problems(model: CostModel) -> Iterator[str]:
         term = TERM_BY_NAME.get(c.name)
         if term is None or c.nccl not in (None, *labels) or len(c.parameters) != len(term.parameters):
             yield f"coefficients: {c.name!r} under NCCL setting {c.nccl!r} is no term of this model"
+            return
+        if term in BARE.values() and model.bare_forwards is None:
+            yield f"coefficients: {c.name} without bare_forwards, the curve that it is a share of"
             return
         if not (0 <= c.value < np.inf and 0 <= c.standard_error < np.inf):
             yield f"coefficients: {c.name} and its standard error must be finite and at least 0"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.graph_padding import padded_tokens
 from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
@@ -21,7 +22,8 @@ class Cycle:
 
     `context_len` is the mean of a request's tokens in the KV cache, `eager` 1 where kernels are launched one by one
     (CUDA graphs off). `padded_verify` and `padded_decode` are the tokens that the captured graph runs, in the verify and
-    in plain decode of the same requests.
+    in plain decode of the same requests; `bare_verify` and `bare_decode` what a bare forward of their tokens takes [ms],
+    NaN where none was given.
     """
 
     batch_size: FloatArray
@@ -34,6 +36,8 @@ class Cycle:
     eager: FloatArray
     padded_verify: FloatArray
     padded_decode: FloatArray
+    bare_verify: FloatArray
+    bare_decode: FloatArray
 
     @property
     def verify_tokens(self) -> FloatArray:
@@ -64,7 +68,8 @@ class Cycle:
         looped = np.zeros_like(steps) if shape.loop_offset is None else np.maximum(steps + shape.loop_offset, 0.0)
         context, launched = np.full(batch.shape, float(workload.context_len or 0)), np.full(batch.shape, float(eager))
         forwards, tokens = first + looped, batch * (first * width + looped * topk)
-        return cls(batch, steps, topk, width, forwards, tokens, context, launched, batch * width, batch)
+        bare = np.full(batch.shape, np.nan)
+        return cls(batch, steps, topk, width, forwards, tokens, context, launched, batch * width, batch, bare, bare)
 
     def captured(self, engine: str | None, version: str | None) -> Cycle:
         """The cycles padded to the graphs that an engine captures, where graphs are on (`graph_padding`)."""
@@ -72,6 +77,11 @@ class Cycle:
         verify = np.where(graphs, padded_tokens(batch, width, engine, version), self.verify_tokens)
         decode = np.where(graphs, padded_tokens(batch, 1, engine, version, speculative=False), batch)
         return replace(self, padded_verify=verify, padded_decode=decode)
+
+    def over(self, bare: BareForwards) -> Cycle:
+        """The cycles with what bare forwards of their tokens take."""
+        verify, decode = bare.time_ms(self.verify_tokens), bare.time_ms(self.batch_size)
+        return replace(self, bare_verify=verify, bare_decode=decode)
 
     @classmethod
     def stacked(cls, cycles: Sequence[Cycle]) -> Cycle:
@@ -177,6 +187,14 @@ PADDED = {
 }  # fmt: skip
 """Per token of the captured graph instead of per token asked for, by phase: where runs show that graphs are padded."""
 
+BARE = {
+    "verify": Term("verify_bare_forwards", "verify", "of the curve", "bare forwards of as many tokens",
+                   lambda c: c.bare_verify),
+    "decode": Term("decode_bare_forwards", "decode", "of the curve", "bare forwards of as many requests",
+                   lambda c: c.bare_decode),
+}  # fmt: skip
+"""The curve of bare forwards under a phase's other terms, by phase: where some were given."""
+
 
 def _shapes() -> Iterator[Term]:
     """Knee, curve and expert coverage of a phase in its tokens; the curve of the host's time too."""
@@ -210,5 +228,8 @@ SHAPES = tuple(_shapes())
 """Terms that a fit adds only where the runs ask for them (section 5, eq. 13); NCCL settings share them."""
 
 TERM_BY_NAME = {
-    term.name: term for term in (*TERMS, *KV_READ.values(), *HOST.values(), *EAGER.values(), *PADDED.values(), *SHAPES)
-}
+    term.name: term
+    for term in (
+        *TERMS, *KV_READ.values(), *HOST.values(), *EAGER.values(), *PADDED.values(), *BARE.values(), *SHAPES,
+    )
+}  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 import numpy as np
 
 from specsim.cost.terms import HOST, PADDED, TERM_BY_NAME
-from specsim.fitting.columns import Column, features
+from specsim.fitting.columns import Column, features, known, over_bare_forwards
 from specsim.fitting.least_squares import Solution, aicc, solve
 from specsim.fitting.observations import Observation, resolution
 from specsim.quantities import FloatArray
@@ -66,12 +66,22 @@ def choose(
     More than a line is taken only where AICc gains _WORTH over it and configurations left out are predicted better.
     `shares` are expert shares to try; a single one is known from a model card.
     """
-    line = _form(base, seen, "line")
-    pool = tuple(_pool(seen, shares or EXPERT_SHARES))
-    found = [_form((*base, *subset), seen, _named(subset)) for subset in _searched(base, pool, seen)]
+    line = _form(base, base, seen, "line")
+    pool = tuple(_over(base, _pool(seen, shares or EXPERT_SHARES)))
+    found = [_form(base, (*base, *subset), seen, _named(subset)) for subset in _searched(base, pool, seen)]
     forms = [line, *found, *_swapped(base, seen, shares), *_curves(base, seen), *_padded(base, seen)]
     better = [form for form in forms if form.aicc < line.aicc - _WORTH and form.predicts_better(line)]
     return _ranked(forms, min(better, key=lambda form: form.aicc, default=line), len(seen))
+
+
+def _over(base: tuple[Column, ...], pool: Iterable[Column]) -> Iterator[Column]:
+    """What may be added to a base: bare forwards know how kernels and experts grow with tokens, of which a part may be more."""
+    there = {column.term for column in base}
+    if over_bare_forwards(base, "verify") and TERM_BY_NAME["verify_per_token_ms"] not in there:
+        yield Column(TERM_BY_NAME["verify_per_token_ms"])
+    for shape in pool:
+        if shape.term not in there and not (shape.parameters and over_bare_forwards(base, shape.term.phase)):
+            yield shape
 
 
 def _searched(
@@ -81,29 +91,32 @@ def _searched(
     if not pool or len(seen) - len(base) < 4:
         return []
     times = np.array([o.time_ms for o in seen])
+    stated = known(base)
+    target = 1.0 - features(base, seen)[:, ~np.isnan(stated)] @ stated[~np.isnan(stated)] / times
+    base = tuple(column for column in base if column.known is None)
     design = features((*base, *pool), seen) / times[:, None]
     floor = max(resolution(seen), 1e-9) ** 2
     beam: list[frozenset[int]] = [frozenset()]
     scored: dict[frozenset[int], float] = {}
     for _ in range(_MOST_SHAPES):
         wider = {one | {shape} for one in beam for shape in range(len(pool)) if shape not in one}
-        scores = {one: _quick_aicc(design, len(base), sorted(one), pool, floor) for one in wider - set(scored)}
+        scores = {one: _quick_aicc(design, target, len(base), sorted(one), pool, floor) for one in wider - set(scored)}
         scored |= scores
         beam = sorted((one for one in scores if np.isfinite(scores[one])), key=lambda one: scores[one])[:_BEAM]
     best = sorted((one for one in scored if np.isfinite(scored[one])), key=lambda one: scored[one])[:_BEAM]
     return [tuple(pool[shape] for shape in sorted(one)) for one in best]
 
 
-def _quick_aicc(design: FloatArray, count: int, shapes: list[int], pool: tuple[Column, ...], floor: float) -> float:
+def _quick_aicc(
+    design: FloatArray, target: FloatArray, count: int, shapes: list[int], pool: tuple[Column, ...], floor: float
+) -> float:
     """AICc of base and shapes, weighted by measured times; infinite where a shape is negative or not told apart."""
     columns = design[:, [*range(count), *(count + shape for shape in shapes)]]
-    values, _, rank, _ = np.linalg.lstsq(
-        columns / np.linalg.norm(columns, axis=0).clip(1e-300), np.ones(len(design)), rcond=1e-9
-    )
+    values, _, rank, _ = np.linalg.lstsq(columns / np.linalg.norm(columns, axis=0).clip(1e-300), target, rcond=1e-9)
     base_rank = np.linalg.matrix_rank(columns[:, :count], rtol=1e-9)
     if rank < base_rank + len(shapes) or (values[count:] <= 0).any():
         return float("inf")
-    residuals = 1.0 - (columns / np.linalg.norm(columns, axis=0).clip(1e-300)) @ values
+    residuals = target - (columns / np.linalg.norm(columns, axis=0).clip(1e-300)) @ values
     parameters = sum(len(pool[shape].parameters) for shape in shapes)
     return aicc(float(residuals @ residuals), len(design), int(rank) + parameters + 1, floor)
 
@@ -169,7 +182,8 @@ def _swapped(base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tu
     """Expert coverage for a line's slope or beside it, in verify, decode or both, where a card says there are experts."""
     widths = {o.verify_tokens for o in seen if "verify" in o.phases}
     batches = {float(o.cycle.batch_size[0]) for o in seen if "decode" in o.phases}
-    curved = [phase for phase, values in (("verify", widths), ("decode", batches)) if len(values) > 1]
+    counts = (("verify", widths), ("decode", batches))
+    curved = [phase for phase, values in counts if len(values) > 1 and not over_bare_forwards(base, phase)]
     if len(shares) != 1:
         return
     for phases in [(phase,) for phase in curved] + ([tuple(curved)] if len(curved) > 1 else []):
@@ -177,8 +191,8 @@ def _swapped(base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tu
         straight = tuple(column for column in base if column.term.name not in slopes)
         coverage = tuple(Column(TERM_BY_NAME[f"{phase}_coverage_ms"], None, shares) for phase in phases)
         where = " and ".join(phases)
-        yield _form((*straight, *coverage), seen, f"expert coverage instead of a line in {where}")
-        yield _form((*base, *coverage), seen, f"line + expert coverage in {where}")
+        yield _form(base, (*straight, *coverage), seen, f"expert coverage instead of a line in {where}")
+        yield _form(base, (*base, *coverage), seen, f"line + expert coverage in {where}")
 
 
 def _padded(base: tuple[Column, ...], seen: tuple[Observation, ...]) -> Iterator[Form]:
@@ -191,7 +205,7 @@ def _padded(base: tuple[Column, ...], seen: tuple[Observation, ...]) -> Iterator
     for phases in [(phase,) for phase in padded] + ([tuple(padded)] if len(padded) > 1 else []):
         slopes = {f"{phase}_per_token_ms": PADDED[phase] for phase in phases}
         columns = (replace(column, term=slopes.get(column.term.name, column.term)) for column in base)
-        yield _form(tuple(columns), seen, f"line over tokens padded to graphs in {' and '.join(phases)}")
+        yield _form(base, tuple(columns), seen, f"line over tokens padded to graphs in {' and '.join(phases)}")
 
 
 def _curves(base: tuple[Column, ...], seen: tuple[Observation, ...]) -> Iterator[Form]:
@@ -203,15 +217,15 @@ def _curves(base: tuple[Column, ...], seen: tuple[Observation, ...]) -> Iterator
         slopes = {f"{step.term.phase}_per_token_ms" for step in steps if not step.term.hosted}
         columns = (*(column for column in base if column.term.name not in slopes), *steps)
         name = f"measured curve over tokens in {' and '.join(phases)}"
-        yield _form(columns, seen, name)
+        yield _form(base, columns, seen, name)
         if "verify" in phases:
-            yield _form((*columns, *requests), seen, f"{name} + {_WORDS['verify_per_request_ms']}")
+            yield _form(base, (*columns, *requests), seen, f"{name} + {_WORDS['verify_per_request_ms']}")
 
 
 def _curve(base: tuple[Column, ...], seen: tuple[Observation, ...], phase: str) -> tuple[Column, ...]:
     """Steps between neighbouring token counts, none of them down; the last one goes on beyond the measured range."""
     rows = [o for o in seen if phase in o.phases]
-    if len({o.nccl for o in rows}) != 1:
+    if len({o.nccl for o in rows}) != 1 or over_bare_forwards(base, phase):
         return ()
     columns: list[Column] = []
     for hosted, name in ((False, phase), (True, f"{phase}_host")):
@@ -241,6 +255,7 @@ _LAST_STEPS = frozenset({"verify_knee_ms", "decode_knee_ms"})
 _WORDS = {
     "draft_tree_step_ms": "drafting by tree step",
     "verify_per_request_ms": "verify by request",
+    "verify_per_token_ms": "verify by token",
     "verify_knee_ms": "knee at {:g} tokens",
     "verify_coverage_ms": "expert coverage {:.3g}",
     "verify_overlapping_coverage_ms": "expert coverage {:.3g} with {:.0%} overlap",
@@ -256,12 +271,12 @@ def _named(shapes: tuple[Column, ...]) -> str:
 # -- how good it is ---------------------------------------------------------------------------------------------------
 
 
-def _form(columns: tuple[Column, ...], seen: tuple[Observation, ...], name: str) -> Form:
+def _form(base: tuple[Column, ...], columns: tuple[Column, ...], seen: tuple[Observation, ...], name: str) -> Form:
     design, times = features(columns, seen), np.array([o.time_ms for o in seen])
-    solution = solve(design, times, np.ones(len(seen)))
+    solution = solve(design, times, np.ones(len(seen)), known(columns))
     squares = float(solution.residuals @ solution.residuals)
     curved = any(column.term.name in STEPS for column in columns)
-    added = [index for index, column in enumerate(columns) if column.term.name in _WORDS]
+    added = [index for index, column in enumerate(columns) if column.term.name in _WORDS and column not in base]
     shapes = [index for index in added if not (curved and columns[index].term.name in _LAST_STEPS)]
     if any(not solution.values[index] > 0 for index in shapes):
         # a shape at its bound, or folded into others, adds nothing

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from specsim.cost.model import Noise
-from specsim.cost.terms import EAGER, HOST, KV_READ, PHASES, TERM_BY_NAME, TERMS, Cycle, Term
+from specsim.cost.terms import BARE, EAGER, HOST, KV_READ, PHASES, TERM_BY_NAME, TERMS, Cycle, Term
 from specsim.fitting.least_squares import Solution, solve
 from specsim.fitting.observations import Observation, resolution
 from specsim.quantities import CONTEXT_TOLERANCE, BoolArray, FloatArray
@@ -16,16 +16,22 @@ from specsim.quantities import CONTEXT_TOLERANCE, BoolArray, FloatArray
 _SETTLED = 1e-6  # relative change of the noise below which weights stay
 _TOLD = 0.2  # share of a time that reading the KV cache may be uncertain by, over the measured contexts
 _APART = 0.1  # least singular value of unit columns that figures tell apart: contexts a third apart, or more
+_BELOW = 0.02  # share by which a served time may lie below bare forwards: two machines of a kind differ by as much
+_FEW = 0.1  # share of figures that may lie lower still, as outliers, before the curve is no floor
 _NOISE_ROUNDS = 6  # a range's weight and the noise settle to 0.1% of each other in four
 
 
 @dataclass(frozen=True)
 class Column:
-    """One coefficient to be fitted: its term, the term's parameters, and the NCCL setting that it belongs to, if any."""
+    """One coefficient to be fitted: its term, the term's parameters, and the NCCL setting that it belongs to, if any.
+
+    One that is `known` is not fitted but stands at that value.
+    """
 
     term: Term
     nccl: str | None = None
     parameters: tuple[float, ...] = ()
+    known: float | None = None
 
 
 def base_columns(seen: tuple[Observation, ...]) -> tuple[Column, ...]:
@@ -33,19 +39,42 @@ def base_columns(seen: tuple[Observation, ...]) -> tuple[Column, ...]:
     alone = measured_alone(seen)
     whole = any(o.phases == PHASES for o in seen)
     owners = {phase: _settings(o for o in seen if phase in o.phases) for phase in ("verify", "decode")}
+    bare = tuple(_bare_columns(seen))
+    slope = over_bare_forwards(bare, "verify") and len(owners["verify"]) == 1
     terms = [
-        *TERMS,
+        *(_BY_REQUEST if slope and term is _BY_TOKEN else term for term in TERMS),
         *(HOST[phase] for phase in KV_READ if hosts(seen, phase)),
         *(EAGER[phase] for phase in KV_READ if _in_both_modes(seen, phase)),
         *(KV_READ[phase] for phase in phases_of_many_contexts(seen)),
     ]
-    return tuple(
+    fitted = (
         Column(term, owner)
         for term in terms
         if term.by_setting or term.phase in KV_READ or _is_candidate(term, alone, whole)
         for owner in (owners[term.phase] if term.by_setting else (None,))
         if owner is None or term.hosted or term in _told_of_device(seen, term.phase, owner)
     )
+    return (*bare, *fitted)
+
+
+_BY_TOKEN, _BY_REQUEST = TERM_BY_NAME["verify_per_token_ms"], TERM_BY_NAME["verify_per_request_ms"]
+"""Bare forwards grow with tokens themselves: what served ones have beside them grows with requests, as attention does."""
+
+
+def _bare_columns(seen: tuple[Observation, ...]) -> Iterator[Column]:
+    """Bare forwards under the phases that were seen: as they are, or times a fitted factor where served times lie below."""
+    for phase, term in BARE.items():
+        rows = [o for o in seen if phase in o.phases and not o.host_bound]
+        bare = np.array([float(term.feature(o.cycle)[0]) for o in rows])
+        if rows and not np.isnan(bare).any():
+            served = np.array([o.time_ms for o in rows])
+            below = served < (1 - _BELOW) * bare
+            yield Column(term, known=1.0 if below.mean() <= _FEW else None)
+
+
+def over_bare_forwards(columns: Iterable[Column], phase: str) -> bool:
+    """Whether a phase rests on bare forwards."""
+    return any(column.term is BARE[phase] for column in columns)
 
 
 def device_terms(phase: str, reads: bool) -> tuple[Term, ...]:
@@ -102,7 +131,10 @@ def told_apart(
     if _no_verify(columns, solution, seen):  # a forward that drafts nothing would take no time
         columns = tuple(column for column in columns if column.term.phase != "draft")
         return told_apart(columns, seen, noise)[0], ("draft_per_forward_ms",)
-    stays = [bool(told) or column.term.by_setting for column, told in zip(columns, solution.kept, strict=True)]
+    stays = [
+        bool(told) or column.term.by_setting or column.term in BARE.values()
+        for column, told in zip(columns, solution.kept, strict=True)
+    ]
     folded = tuple(column.term.name for column, stay in zip(columns, stays, strict=True) if not stay)
     return tuple(column for column, stay in zip(columns, stays, strict=True) if stay), folded
 
@@ -160,11 +192,16 @@ def solved(columns: tuple[Column, ...], seen: tuple[Observation, ...], assumed: 
     noise = Noise(assumed, True, 0)
     for _ in range(_NOISE_ROUNDS):
         used = max(noise.relative, np.finfo(float).eps)
-        solution = solve(design, times, noise_ratio(seen, used))
+        solution = solve(design, times, noise_ratio(seen, used), known(columns))
         noise = _noise(solution, used, assumed, finest)
         if abs(noise.relative / used - 1.0) < _SETTLED or not ranges:
             break
     return solution, noise
+
+
+def known(columns: Iterable[Column]) -> FloatArray:
+    """Values (p,) of the coefficients that are not fitted, NaN for those that are."""
+    return np.array([np.nan if column.known is None else column.known for column in columns])
 
 
 def noise_ratio(seen: tuple[Observation, ...], noise: float) -> FloatArray:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.model import (
     Alternative,
     Coefficient,
@@ -18,7 +19,7 @@ from specsim.cost.model import (
     Span,
 )
 from specsim.cost.terms import KV_READ, PHASES
-from specsim.errors import NotIdentifiedError, SpecsimError
+from specsim.errors import MixedSetupError, NotIdentifiedError, SpecsimError
 from specsim.fitting.choice import STEPS, Form, choose
 from specsim.fitting.columns import (
     Column,
@@ -73,6 +74,7 @@ class _Problem:
     seen: tuple[Observation, ...]
     columns: tuple[Column, ...]
     solution: Solution
+    bare: BareForwards | None = None
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,17 @@ class Fit:
         return resampled(design, self._problem.solution, noise_ratio(seen, noise), noise, count, generator)
 
 
-def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mixed: bool = False) -> Fit:
+def fit(
+    runs: RunSet | Iterable[Run],
+    *,
+    noise: float = ASSUMED_NOISE,
+    allow_mixed: bool = False,
+    bare_forwards: BareForwards | None = None,
+) -> Fit:
     """Fit a CostModel to runs (eq. 12); `noise` is the relative timing noise assumed where nothing tells it.
 
-    Runs with `excluded` set are left out and returned. Raises MixedSetupError when the rest are not like for
+    With `bare_forwards` verify and plain decode are that curve and what the runs have beside it (eq. 13). Runs with
+    `excluded` set are left out and returned. Raises MixedSetupError when the rest, and the curve, are not like for
     like, NotIdentifiedError when they hold no time at all.
     """
     if not 0 < noise < 1:
@@ -112,7 +121,10 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
     fitted = tuple(run for run in everything if not run.excluded and _has_configuration(run))
     setup = shared_setup(fitted)
     seen = host_or_device(observations(fitted, setup.engine))
+    unlike = _bare_unlike(bare_forwards, setup, allow_mixed)
     mixed = require_like_for_like(fitted, allow_mixed, _told(seen))
+    if bare_forwards is not None:
+        seen = tuple(replace(o, cycle=o.cycle.over(bare_forwards)) for o in seen)
     if not seen:
         raise NotIdentifiedError(
             "no run states a time: give verify_ms, cycle_ms or decode_ms, or output_tok_s (with accept_length)"
@@ -126,9 +138,10 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
 
     def modelled(chosen: Form) -> tuple[CostModel, _Problem]:
         solution, judged = solved(chosen.columns, seen, noise)
-        problem = _Problem(fitted, seen, chosen.columns, solution)
+        problem = _Problem(fitted, seen, chosen.columns, solution, bare_forwards)
         error = chosen.held_out if np.isfinite(chosen.held_out) else None
-        return replace(_model(problem, judged), mixed=mixed, setup=setup, form=chosen.name, held_out=error), problem
+        made = replace(_model(problem, judged), mixed=(*mixed, *unlike), setup=setup)
+        return replace(made, form=chosen.name, held_out=error), problem
 
     model, problem = modelled(form)
     others = tuple(_alternative(other, form, modelled(other)[0]) for other in runners_up)
@@ -136,6 +149,19 @@ def fit(runs: RunSet | Iterable[Run], *, noise: float = ASSUMED_NOISE, allow_mix
     model = replace(model, notes=notes(model, fitted, seen, outliers, _at_zero(problem), folded))
     left_out = tuple(run for run in everything if run.excluded)
     return Fit(model, _residuals(problem), left_out, tuple(residual(o, time) for o, time in outliers), problem)
+
+
+def _bare_unlike(bare: BareForwards | None, setup: Setup, allow_mixed: bool) -> tuple[str, ...]:
+    """Fields in which bare forwards were made otherwise than the runs; raises MixedSetupError unless mixing is allowed."""
+    fields = () if bare is None else bare.unlike(setup)
+    if fields and bare is not None and not allow_mixed:
+        pairs = (f"{name} {getattr(bare.setup, name)}, the runs {getattr(setup, name)}" for name in fields)
+        raise MixedSetupError(
+            f"the bare forwards ({bare.source}) have {'; '.join(pairs)}: measure them as the server runs, or allow a"
+            " mixed fit (--allow-mixed)",
+            fields,
+        )
+    return tuple(f"{name} of bare forwards" for name in fields)
 
 
 def _told(seen: tuple[Observation, ...]) -> tuple[str, ...]:
@@ -187,6 +213,7 @@ def _model(problem: _Problem, noise: Noise) -> CostModel:
         measured_phases=tuple(phase for phase in (*PHASES, "decode") if phase in alone),
         unmeasured_phases=() if rest_told else tuple(phase for phase in PHASES if phase not in alone),
         measured=_measured_configurations(fitted),
+        bare_forwards=problem.bare,
     )
 
 
@@ -210,7 +237,7 @@ def _coefficient(column: Column, index: int, problem: _Problem, covariance: Floa
         value=float(solution.values[index]),
         standard_error=float(np.sqrt(covariance[index, index])),
         unit=column.term.unit,
-        identified=bool(solution.kept[index] and (np.abs(blind) <= 1e-7 * scale).all()),
+        identified=bool((solution.kept[index] or column.known) and (np.abs(blind) <= 1e-7 * scale).all()),
         runs=tuple(dict.fromkeys(o.run for o in sources)),
         verify_tokens=(min(widths), max(widths)) if widths else None,
         implied=any(o.implied for o in sources),

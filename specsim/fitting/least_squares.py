@@ -19,8 +19,8 @@ _LEAST_FITTED = 1e-3  # of a measured time: where the fit leaves a row nothing, 
 class Solution:
     """The fit of n rows to p columns.
 
-    `kept` are the columns told apart from those before them, `held` those of them that the rows would rather have
-    negative and the bound holds at zero; `residuals` are (measured − fitted)/fitted over the row's noise ratio;
+    `kept` are the columns fitted and told apart from those before them, `held` those of them that the rows would rather
+    have negative and the bound holds at zero; `residuals` are (measured − fitted)/fitted over the row's noise ratio;
     `unit_covariance` is the coefficients' covariance, without the bound, for a relative noise of 1 a measurement;
     `influence` (p, n) is ∂θ/∂measured; `blind` (q, p) spans the directions that no row sees.
     """
@@ -39,16 +39,19 @@ class Solution:
         return int(self.residuals.size - self.kept.sum())
 
 
-def solve(features: FloatArray, times: FloatArray, noise_ratio: FloatArray) -> Solution:
+def solve(
+    features: FloatArray, times: FloatArray, noise_ratio: FloatArray, known: FloatArray | None = None
+) -> Solution:
     """Minimise Σ ((xᵢ·θ − tᵢ)/(x̂ᵢ·rᵢ))² over θ ≥ 0 (eq. 12), x̂ᵢ the fitted time.
 
     `features` (n, p) with columns in the order of preference, `times` (n,) [ms] > 0, `noise_ratio` (n,) ≥ 1 is
-    a row's relative noise over that of a plain measurement. Residuals are relative to the fitted time, found by
+    a row's relative noise over that of a plain measurement. `known` (p,) are coefficients that are not fitted but stand
+    at a value, NaN for those that are. Residuals are relative to the fitted time, found by
     reweighting: relative to the measured one, low readings would weigh most and pull the fit down.
     """
     weighed_by = times
     for _ in range(1 + _REWEIGHTINGS):
-        solution = _solve_weighted(features, times, 1.0 / (weighed_by * noise_ratio))
+        solution = _solve_around(known, features, times, 1.0 / (weighed_by * noise_ratio))
         fitted = np.maximum(features @ solution.values, _LEAST_FITTED * times)
         if np.abs(fitted / weighed_by - 1.0).max() < _SETTLED:
             break
@@ -87,16 +90,32 @@ def resampled(
         pool = solution.residuals[told] / np.sqrt(free[told])
         drawn = generator.choice(pool - pool.mean(), (count, fitted.size))
     relative = drawn * noise_ratio
-    values: FloatArray = (fitted * (1.0 + relative)) @ solution.influence.T
+    values: FloatArray = solution.values + (fitted * relative) @ solution.influence.T
     below = np.flatnonzero((values < 0).any(axis=1))
     if below.size:
         from scipy.optimize import nnls
 
         weight = 1.0 / (fitted * noise_ratio)
         rows = features[:, solution.kept] * weight[:, None]
+        known = features[:, ~solution.kept] @ solution.values[~solution.kept] * weight
         for index in below:
-            values[index, solution.kept] = nnls(rows, (1.0 + relative[index]) / noise_ratio)[0]
+            values[index, solution.kept] = nnls(rows, (1.0 + relative[index]) / noise_ratio - known)[0]
     return values
+
+
+def _solve_around(known: FloatArray | None, features: FloatArray, times: FloatArray, weight: FloatArray) -> Solution:
+    """The solution with what known coefficients take off the times, and those in it: no noise, nothing open."""
+    if known is None or np.isnan(known).all():
+        return _solve_weighted(features, times, weight)
+    free = np.isnan(known)
+    rest = _solve_weighted(features[:, free], times - features[:, ~free] @ known[~free], weight)
+    covariance, influence = np.zeros((known.size, known.size)), np.zeros(features.T.shape)
+    covariance[np.ix_(free, free)], influence[free] = rest.unit_covariance, rest.influence
+    values, kept, held = np.where(free, 0.0, known), np.zeros_like(free), np.zeros_like(free)
+    values[free], kept[free], held[free] = rest.values, rest.kept, rest.held
+    blind = np.zeros((len(rest.blind), known.size))
+    blind[:, free] = rest.blind
+    return Solution(values, kept, held, rest.residuals, covariance, influence, blind)
 
 
 def _solve_weighted(features: FloatArray, times: FloatArray, weight: FloatArray) -> Solution:

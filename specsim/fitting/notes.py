@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specsim.cost.model import CostModel
-from specsim.cost.terms import KV_READ, PHASES
+from specsim.cost.terms import BARE, KV_READ, PHASES
 from specsim.fitting.observations import Observation, contradictions
 from specsim.fitting.outliers import Outliers
 from specsim.methods import COUNTED
 from specsim.runs.run import Run
+
+_MOVED = 0.05  # of a time, from which it is said that a curve was held to never fall
 
 
 def notes(
@@ -25,6 +27,7 @@ def notes(
         *_about_noise(model, len(seen)),
         *_about_outliers(outliers),
         *_about_widths(model),
+        *_about_bare_forwards(model, seen),
         *_about_form(model),
         *_about_context(model),
         *_about_phases(model),
@@ -69,6 +72,31 @@ def _about_widths(model: CostModel) -> Iterator[str]:
                 f"NCCL {setting.label}: measured at {widths} tokens only; other widths are read against"
                 f" {model.reference} in several ways, and the bracket of them is shown"
             )
+
+
+def _about_bare_forwards(model: CostModel, seen: tuple[Observation, ...]) -> Iterator[str]:
+    bare = model.bare_forwards
+    if bare is None:
+        return
+    curve = f"{bare.source}; {bare.tokens[0]:g} to {bare.tokens[-1]:g} tokens"
+    resting = [phase for phase, term in BARE.items() if model.coefficient(term.name) is not None]
+    fitted = [phase for phase in resting if model.coefficient(BARE[phase].name).runs]  # type: ignore[union-attr]
+    whole = [phase for phase in resting if phase not in fitted]
+    if whole:
+        yield f"FROM BARE FORWARDS ({curve}): {_named(whole)}, but for what served runs take beside them"
+    for phase in fitted:
+        yield f"{_named([phase])} is shorter here than the BARE FORWARDS ({curve}): those are no floor, and fitted times a factor"
+    if not resting:
+        yield f"bare forwards ({curve}) are not used: no run shows the device's time"
+    if bare.largest_correction > _MOVED:
+        yield f"bare forwards were held to never fall with tokens, which moved them by up to {bare.largest_correction:.0%}"
+    beyond = sorted({o.verify_tokens for o in seen if bare.beyond(o.cycle.verify_tokens).any()})
+    if beyond:
+        yield f"runs at {', '.join(f'{tokens:g}' for tokens in beyond)} tokens lie beyond the bare forwards, whose slope goes on there"
+
+
+def _named(phases: list[str]) -> str:
+    return " and ".join("plain decode" if phase == "decode" else phase for phase in phases)
 
 
 def _about_form(model: CostModel) -> Iterator[str]:

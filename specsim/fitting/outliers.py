@@ -34,7 +34,9 @@ def without_gross_outliers(columns: tuple[Column, ...], seen: Seen, noise: float
     if whole.degrees_of_freedom <= _LEAST_DOF:
         return seen, ()
     times = np.array([o.time_ms for o in seen])
-    for suspects in _suspects(features(columns, seen)[:, whole.kept], times, seen):
+    design = features(columns, seen)
+    known = design[:, ~whole.kept] @ whole.values[~whole.kept]
+    for suspects in _suspects(design[:, whole.kept], times, known, seen):
         outliers = _confirmed(columns, seen, suspects, noise, whole.kept)
         if outliers:
             found = [o for o, _ in outliers]
@@ -59,30 +61,31 @@ def _confirmed(columns: tuple[Column, ...], seen: Seen, suspects: BoolArray, noi
     return tuple((o, float(time)) for o, time, out in zip(seen, expected, gross, strict=True) if out)
 
 
-def _suspects(design: FloatArray, times: FloatArray, seen: Seen) -> Iterator[BoolArray]:
+def _suspects(design: FloatArray, times: FloatArray, known: FloatArray, seen: Seen) -> Iterator[BoolArray]:
     """Figures to hold against a fit of the others: those far from least absolute deviations, then the worst one alone.
 
     The former finds several at once; a single one at the edge may pull even that fit to itself, and the latter finds it.
+    `known` (n,) [ms] is what is not fitted of the times.
     """
-    misses = np.abs(np.log(times / _least_absolute(design, times)))
+    misses = np.abs(np.log(times / _least_absolute(design, times, known)))
     far = misses > max(_GROSS, _SPREADS * 1.4826 * float(np.quantile(misses, 0.5)))
     yield np.array([bool(far[index]) and _stands_alone(index, far, seen) for index in range(len(seen))])
-    worst = np.arange(len(seen)) == _worst(design / times[:, None])
+    worst = np.arange(len(seen)) == _worst(design / times[:, None], 1.0 - known / times)
     yield np.array([bool(worst[index]) and _stands_alone(index, worst, seen) for index in range(len(seen))])
 
 
-def _worst(relative: FloatArray) -> int:
+def _worst(relative: FloatArray, target: FloatArray) -> int:
     """The figure with the largest externally studentised residual: how far a fit without it misses it."""
     basis = np.linalg.qr(relative)[0]
     free = 1.0 - np.square(basis).sum(axis=1)
-    residuals = 1.0 - basis @ basis.sum(axis=0)
+    residuals = target - basis @ (basis.T @ target)
     free = np.where(free > _CLOSE, free, np.inf)  # a figure that alone tells something contradicts no other
     left = np.maximum(np.square(residuals).sum() - np.square(residuals) / free, np.finfo(float).tiny)
     return int(np.argmax(np.abs(residuals) / np.sqrt(free * left)))
 
 
-def _least_absolute(design: FloatArray, times: FloatArray) -> FloatArray:
-    """Fitted times (n,) [ms] that minimise Σ |log t − log xθ|, by reweighted least squares.
+def _least_absolute(design: FloatArray, times: FloatArray, known: FloatArray) -> FloatArray:
+    """Fitted times (n,) [ms] that minimise Σ |log t − log xθ|, by reweighted least squares around what is known of them.
 
     Of logarithms, so that readings too low weigh no more than readings too high by the same factor.
     """
@@ -90,8 +93,8 @@ def _least_absolute(design: FloatArray, times: FloatArray) -> FloatArray:
     for _ in range(_ROUNDS):
         middle = np.sqrt(times * fitted)
         root = 1.0 / np.sqrt(np.maximum(np.abs(times - fitted) / middle, _CLOSE)) / middle
-        values = np.linalg.lstsq(design * root[:, None], times * root, rcond=None)[0]
-        fitted = np.maximum(design @ values, 1e-3 * times)
+        values = np.linalg.lstsq(design * root[:, None], (times - known) * root, rcond=None)[0]
+        fitted = np.maximum(design @ values + known, 1e-3 * times)
     return fitted
 
 

@@ -68,6 +68,7 @@ def fit_record(fitted: Fit, resamples: FloatArray | None = None) -> Record:
         "bootstrap": 0 if resamples is None else len(resamples),
         "settings": [asdict(setting) for setting in model.settings],
         "ranges": dict(model.ranges),
+        "bare_forwards": None if model.bare_forwards is None else asdict(model.bare_forwards),
         "form": model.form,
         "held_out": model.held_out,
         "alternatives": [

@@ -115,10 +115,10 @@ def fit_text(record: Record) -> str:
             number(c["value"], 4) + ("" if c["identified"] else " ¹"),
             span(c["interval"], 4),
             span(c["bootstrap_interval"], 4),
-            some(c["runs"]) + (" (derived)" if c["implied"] else ""),
+            (some(c["runs"]) or "bare forwards, as they are") + (" (derived)" if c["implied"] else ""),
         )
         for c in record["coefficients"]
-        if c["runs"]
+        if c["runs"] or c["name"].endswith("_bare_forwards")
     ]
     level = f"{record['interval_level']:.0%}"
     columns = ("coefficient", "NCCL", "value", f"{level} interval", f"{level} of resamples", "from runs")

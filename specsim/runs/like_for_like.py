@@ -44,6 +44,8 @@ def require_like_for_like(runs: Iterable[Run], allow_mixed: bool, told: Iterable
     if mixed and not allow_mixed:
         lines = [f"runs differ in {name}: {_listed(values)}" for name, values in mixed.items()]
         advice = "fit them apart, say in 'exclude' why a run is left out, or allow a mixed fit (--allow-mixed)"
+        if not {"engine", "instrument"}.isdisjoint(mixed):
+            advice += "; forwards timed alone go under served runs by --bare-forwards"
         raise MixedSetupError("\n".join([*lines, advice]), mixed)
     return tuple(mixed)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specsim import fit, load_runs
+from specsim import fit, load_bare_forwards, load_runs
 
 REPO = Path(__file__).parents[2]
 
@@ -44,6 +44,13 @@ def test_example_run_files_load_and_fit(document, tmp_path):
             path = tmp_path / f"{number}.{language}"
             path.write_text(text, encoding="utf-8")
             fit(load_runs([path]))
+
+
+def test_the_formats_table_of_bare_forwards_loads(tmp_path):
+    (text,) = [block for block in blocks("docs/data-format.md", "text") if block.startswith("tokens")]
+    path = tmp_path / "bare.csv"
+    path.write_text(text, encoding="utf-8")
+    assert load_bare_forwards(path).tokens == (1, 128, 256)
 
 
 def test_the_readmes_shell_examples_run(run_cli, tmp_path, monkeypatch):

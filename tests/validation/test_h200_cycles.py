@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.accuracy_bare import experts, harness, stack
 from benchmarks.groups import DENSE, MOE
 from benchmarks.held_out import batch_size, configuration, constant_ratio, held_out, shape
 from specsim import fit
@@ -22,6 +23,32 @@ def test_left_out_cycles_are_predicted(part, rows, inside, median, largest):
     assert max(errors) < largest
     outside = [h.error for h in held if h.extrapolated]
     assert max(outside) > max(errors)  # what is far off is flagged
+
+
+@pytest.mark.parametrize(
+    ("bare", "part", "median", "p95", "largest"),
+    [
+        (stack(), batch_size, 0.008, 0.036, 0.05),
+        (stack(), shape, 0.011, 0.042, 0.047),
+        (stack("p10_ms"), batch_size, 0.008, 0.033, 0.045),
+        (harness("llama-3.1-8b"), batch_size, 0.011, 0.029, 0.044),
+        (harness("llama-3.1-8b"), shape, 0.011, 0.04, 0.044),
+    ],
+    ids=["stack, batch", "stack, depth", "fast repeats, batch", "harness, batch", "harness, depth"],
+)
+def test_bare_forwards_know_the_knees_that_are_left_out(bare, part, median, p95, largest):
+    """Extrapolated rows are among them, on which a fit without is off by up to 14%."""
+    errors = [h.error for h in held_out(DENSE.runs, part, bare)]
+    assert len(errors) in (21, 30)
+    assert np.median(errors) < median
+    assert np.quantile(errors, 0.95) < p95
+    assert max(errors) < largest
+
+
+def test_expert_layers_know_how_plain_decode_of_a_mixture_grows():
+    errors = [h.error for h in held_out(MOE.runs, batch_size, experts())]
+    assert len(errors) == 5
+    assert max(errors) < 0.022
 
 
 def test_better_than_a_constant_cost_ratio():

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator
-from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from specsim.errors import Fault, InputError
 from specsim.runs.allreduce import NCCL, AllReduceRow
+from specsim.runs.formats.checked_csv import checked_rows
 from specsim.runs.run import UNSTATED
 
 Text = Annotated[str | None, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -56,47 +52,5 @@ ALLREDUCE_FIELDS = tuple(AllReduceForm.model_fields)
 
 def parse_allreduce_csv(text: str, label: str | None, name: str) -> tuple[AllReduceRow, ...]:
     """The rows of a table; raises InputError with every fault of file, row and field, and what is allowed."""
-    reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
-    faults: list[Fault] = []
-    rows: list[AllReduceRow] = []
-    try:
-        reader.fieldnames = [column.strip() for column in reader.fieldnames or []]
-        faults += _column_faults(reader.fieldnames, f"{name}, header")
-        for cells in () if faults else reader:
-            where = f"{name}, row {reader.line_num}"
-            if None in cells or None in cells.values():
-                kind = "more" if None in cells else "fewer"
-                faults.append(Fault(where, "", f"has {kind} cells than the header has columns", ""))
-                continue
-            try:
-                stated = {column: cell for column, cell in cells.items() if cell.strip()}
-                rows += [AllReduceForm.model_validate(stated).to_row(label, where)] if stated else []
-            except ValidationError as error:
-                faults += [_fault(details, where) for details in error.errors()]
-    except csv.Error as error:
-        faults.append(Fault(f"{name}, row {reader.line_num}", "", f"is not CSV ({error})", ""))
-    if not rows and not faults:
-        faults.append(Fault(name, "", "has no rows", "a header alone is not a measurement"))
-    if faults:
-        raise InputError(faults[:20])
-    return tuple(rows)
-
-
-def _column_faults(columns: list[str], where: str) -> Iterator[Fault]:
-    for at, column in enumerate(columns):
-        if column not in ALLREDUCE_FIELDS:
-            near = get_close_matches(column, ALLREDUCE_FIELDS, n=1, cutoff=0.5)
-            allowed = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(ALLREDUCE_FIELDS)}"
-            yield Fault(where, column, "is not a known column", allowed)
-        elif column in columns[:at]:
-            yield Fault(where, column, "stands twice", "each column once")
-    for needed in ("bytes", "time_us"):
-        if needed not in columns:
-            yield Fault(where, needed, "is missing", "every row needs a size and a time")
-
-
-def _fault(details: Any, where: str) -> Fault:
-    field, message = ".".join(str(part) for part in details["loc"]), str(details["msg"])
-    if details["type"] == "missing":
-        return Fault(where, field, "is empty", "every row needs a size and a time")
-    return Fault(where, field, f"{details['input']!r} is wrong", message[0].lower() + message[1:])
+    rows = checked_rows(text, name, AllReduceForm, "every row needs a size and a time")
+    return tuple(row.to_row(label, where) for where, row in rows)

@@ -1,0 +1,60 @@
+"""Reading bare forwards: run files of the calibration harness or another tool's, or a table of tokens and ms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specsim.cost.bare_forwards import BareForwards
+from specsim.errors import Fault, InputError
+from specsim.quantities import CONTEXT_TOLERANCE
+from specsim.runs.files import load_runs
+from specsim.runs.formats.bare_forwards_csv import is_bare_table, parse_bare_forwards
+from specsim.runs.like_for_like import require_like_for_like, shared_setup
+from specsim.runs.run import Run
+
+_ALLOWED = "allowed: runs with verify_ms or decode_ms of bare forwards, or CSV with the columns tokens and ms"
+
+
+def load_bare_forwards(path: str | Path) -> BareForwards:
+    """Read bare forwards from a run file or a table, for `fit`; of runs those at the shortest context count.
+
+    Raises InputError naming file, row and field, MixedSetupError where the forwards of a file are not like for like.
+    """
+    text = _text(Path(path))
+    if is_bare_table(text):
+        return parse_bare_forwards(text, str(path))
+    runs = tuple(run for run in load_runs(path).runs if not run.excluded and _time_ms(run) is not None)
+    if not runs:
+        raise InputError([Fault(str(path), "", "has no bare forwards", _ALLOWED)])
+    require_like_for_like(runs, False, ("context_len",))
+    runs = _at_the_shortest_context(runs)
+    setup, times = shared_setup(runs), [time for run in runs if (time := _time_ms(run)) is not None]
+    where = "" if runs[0].workload.context_len is None else f" at {runs[0].workload.context_len} tokens of context"
+    made = " on ".join(filter(None, (setup.model, setup.hardware)))
+    return BareForwards.of([_tokens(run) for run in runs], times, f"{Path(path).name}: {made}{where}", setup)
+
+
+def _at_the_shortest_context(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    contexts = [run.workload.context_len for run in runs if run.workload.context_len is not None]
+    most = min(contexts, default=0) + CONTEXT_TOLERANCE
+    short = tuple(run for run in runs if run.workload.context_len is None or run.workload.context_len <= most)
+    return tuple(sorted(short, key=lambda run: run.workload.context_len or 0))
+
+
+def _tokens(run: Run) -> int:
+    return int(run.workload.batch_size) * (1 if run.spec is None else int(run.spec.num_draft_tokens))
+
+
+def _time_ms(run: Run) -> float | None:
+    """A run's forward: verify at its tokens, or one of plain decode at its requests; None where it timed neither."""
+    figure = run.figures.get("decode_ms" if run.spec is None else "verify_ms")
+    return None if figure is None else figure.best
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError([Fault(str(path), "", f"cannot be read ({error.strerror})", "")]) from None
+    except UnicodeDecodeError:
+        raise InputError([Fault(str(path), "", "is not text in UTF-8", _ALLOWED)]) from None
