@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from specsim import fit, load_runs
+from specsim.runs.run import Run
 
 ROUGH_MS = 1000
 """Longer than any cycle of theirs, with an interval that reaches below zero."""
@@ -34,6 +35,21 @@ def rough_model(folder: Path, engine: str, drafts: int, accept_length: float) ->
     runs.write_text(f"id,engine,batch_size,num_draft_tokens,method,cycle_ms,accept_length\n{row}\n", encoding="utf-8")
     fit(load_runs(runs), noise=0.99).model.save(model)
     return model
+
+
+def measured_first(url: str, rough: Path, out: Path, *more: object) -> Path:
+    """A first check of a server, longer where the machine kept its client from timing anything."""
+    for seconds in (6, 20, 60):
+        check(url, rough, out, *more, "--seconds", seconds, "--tolerance", 5)
+        (run,) = load_runs(out).runs
+        if "cycle_ms" in run.figures:
+            break
+    return out
+
+
+def is_timed_or_says_why_not(run: Run) -> bool:
+    """Whether a run has its cycle's time, or says that its client was halted for longer than it saw."""
+    return "cycle_ms" in run.figures or "longer than the steady part" in run.note
 
 
 def refitted(measured: Path, model: Path) -> Path:

@@ -13,7 +13,15 @@ import pytest
 
 from specsim import load_runs
 from tests.servers import bigram
-from tests.servers.checking import check, command, refitted, rough_model, wait_for
+from tests.servers.checking import (
+    check,
+    command,
+    is_timed_or_says_why_not,
+    measured_first,
+    refitted,
+    rough_model,
+    wait_for,
+)
 
 pytestmark = pytest.mark.server
 TWO_AT_ONCE = ("--concurrency", 2, "--output-len", 221)
@@ -28,13 +36,13 @@ def rough(tmp_path):
 def fitted(server, rough, tmp_path):
     """A server with three drafts, and the model fitted to what a first check measured of it."""
     started = server(3)
-    check(started.url, rough, tmp_path / "first.json", *TWO_AT_ONCE, "--seconds", 6, "--tolerance", 5)
-    return started, refitted(tmp_path / "first.json", tmp_path / "fitted.json")
+    first = measured_first(started.url, rough, tmp_path / "first.json", *TWO_AT_ONCE)
+    return started, refitted(first, tmp_path / "fitted.json")
 
 
 def test_a_server_that_behaves_as_fitted_passes(fitted, tmp_path):
     started, model = fitted
-    asked = (*TWO_AT_ONCE, "--seconds", 10, "--tolerance", 900)
+    asked = (*TWO_AT_ONCE, "--seconds", 60, "--tolerance", 900)
     code, record, errors = check(started.url, model, tmp_path / "run.json", *asked)
     assert (code, record["verdict"]) == (0, "PASS"), errors
     (run,) = load_runs(tmp_path / "run.json").runs
@@ -43,7 +51,7 @@ def test_a_server_that_behaves_as_fitted_passes(fitted, tmp_path):
 
 def test_fewer_drafts_behind_the_models_back_fail(fitted, server, tmp_path):
     _, model = fitted
-    asked = (*TWO_AT_ONCE, "--seconds", 10, "--tolerance", 20, "--num-draft-tokens", 4)
+    asked = (*TWO_AT_ONCE, "--seconds", 60, "--tolerance", 20, "--num-draft-tokens", 4)
     code, record, errors = check(server(1).url, model, tmp_path / "run.json", *asked)
     assert (code, record["verdict"]) == (1, "FAIL"), errors
     (row,) = [each for each in record["rows"] if each["figure"] == "accept_length"]
@@ -69,4 +77,4 @@ def test_a_server_that_is_killed_leaves_what_was_measured(server, rough, tmp_pat
     assert (child.returncode, record["verdict"]) == (3, "INCONCLUSIVE"), errors
     assert "a request failed" in record["stopped"]
     (run,) = load_runs(out).runs
-    assert run.figures["cycle_ms"].best > 0
+    assert is_timed_or_says_why_not(run)

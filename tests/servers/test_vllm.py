@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+from itertools import accumulate
 
 import httpx
 import pytest
@@ -18,7 +19,15 @@ from specsim.live.counters import accept_length_between, difference
 from specsim.live.probe import probe
 from specsim.quantities import SpecConfig
 from tests.servers import bigram
-from tests.servers.checking import check, command, refitted, rough_model, wait_for
+from tests.servers.checking import (
+    check,
+    command,
+    is_timed_or_says_why_not,
+    measured_first,
+    refitted,
+    rough_model,
+    wait_for,
+)
 
 pytestmark = pytest.mark.vllm
 
@@ -52,7 +61,7 @@ def fitted(vllm_servers, prompts, tmp_path_factory):
     """A model fitted to what a first check measured of the server with three drafts."""
     folder = tmp_path_factory.mktemp("fitted")
     rough, first = rough_model(folder, "vllm", DRAFTS, bigram.accept_length(DRAFTS)), folder / "first.json"
-    check(vllm_servers[DRAFTS].url, rough, first, *asked_of(prompts, "--seconds", 6, "--tolerance", 5))
+    measured_first(vllm_servers[DRAFTS].url, rough, first, *asked_of(prompts))
     return refitted(first, folder / "fitted.json")
 
 
@@ -108,16 +117,15 @@ def test_a_server_that_tells_no_configuration_shows_its_drafts_by_its_counters(o
 
 
 def test_a_server_that_behaves_as_fitted_passes(drafting, fitted, prompts, tmp_path):
-    asked = asked_of(prompts, "--seconds", 10, "--tolerance", 900)
+    asked = asked_of(prompts, "--seconds", 60, "--tolerance", 900)
     code, record, errors = check(drafting.url, fitted, tmp_path / "run.json", *asked)
     assert (code, record["verdict"]) == (0, "PASS"), errors
     (run,) = load_runs(tmp_path / "run.json").runs
     assert run.figures["accept_length"].best == pytest.approx(bigram.accept_length(DRAFTS), rel=0.01)
-    assert "a chunk of the stream is a cycle" in run.note
 
 
 def test_another_number_of_drafts_behind_the_models_back_fails(other, fitted, prompts, tmp_path):
-    asked = asked_of(prompts, "--seconds", 10, "--tolerance", 20, "--num-draft-tokens", DRAFTS + 1)
+    asked = asked_of(prompts, "--seconds", 60, "--tolerance", 20, "--num-draft-tokens", DRAFTS + 1)
     code, record, errors = check(other.url, fitted, tmp_path / "run.json", *asked)
     assert (code, record["verdict"], row(record, "accept_length")["verdict"]) == (1, "FAIL", "FAIL"), errors
     assert row(record, "accept_length")["measured"] == pytest.approx(bigram.accept_length(1), rel=0.01)
@@ -132,8 +140,8 @@ def test_a_few_short_requests_decide_nothing_of_a_doubtful_model(drafting, promp
     assert (code, record["verdict"]) == (3, "INCONCLUSIVE")
 
 
-def test_a_chunk_is_a_cycle_on_the_client_and_in_the_servers_own_histogram(drafting):
-    """vLLM calls the time between a request's chunks inter-token latency; with drafts it is a cycle's."""
+def test_a_chunk_holds_whole_cycles_and_the_server_counts_each_as_an_inter_token_latency(drafting):
+    """One cycle, or several where the server itself is late: it joins what waits to be sent."""
 
     async def run():
         body = {"prompt": "~", "max_tokens": TEN_ROUNDS, "temperature": 0, "ignore_eos": True, "stream": True}
@@ -145,10 +153,10 @@ def test_a_chunk_is_a_cycle_on_the_client_and_in_the_servers_own_histogram(draft
 
     text, gaps = asyncio.run(run())
     chunks = [json.loads(each[6:]) for each in text.split("\n\n") if each.startswith("data: {")]
-    tokens = [len(chunk["choices"][0]["text"]) for chunk in chunks]
+    so_far = list(accumulate(len(chunk["choices"][0]["text"]) for chunk in chunks))
     assert gaps == 70
-    assert tokens[:8] == [1, 4, 4, 1, 4, 3, 4, 2]
-    assert (sum(tokens), sum(each > 0 for each in tokens)) == (TEN_ROUNDS, 71)
+    assert so_far[-1] == TEN_ROUNDS
+    assert set(so_far) <= set(accumulate([1, *(4, 4, 1, 4, 3, 4, 2) * 10]))
 
 
 def gaps_of(metrics):
@@ -176,7 +184,7 @@ def test_what_is_killed_leaves_what_was_measured(vllm_servers, tmp_path, part, d
     assert "a request failed" in record["stopped"]
     assert ("EngineCore" in record["stopped"]) == (part == "engine")
     (run,) = load_runs(out).runs
-    assert run.figures["cycle_ms"].best > 0
+    assert is_timed_or_says_why_not(run)
     assert run.figures["accept_length"].best == pytest.approx(bigram.accept_length(drafts), rel=0.05)
 
 
