@@ -13,8 +13,8 @@ from calibration.shapes import ModelShape, read_shape
 from specsim.errors import Fault, InputError
 
 _WORD = "t"
-_SPECIAL = 3
-"""Words that are not asked: unknown, begin and end of a text."""
+_SPECIAL = ("<unk>", "<s>", "</s>")
+"""Tokens that are not asked: unknown, begin and end of a text. Readers match them inside words, so no word begins like one."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,9 @@ def _write(folder: Path, config: dict[str, Any], vocabulary: int | None) -> None
     _json(folder / "config.json", config)
     if vocabulary is not None:
         _json(folder / "tokenizer.json", _tokenizer(vocabulary))
-        _json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": f"{_WORD}0",
-                                                 "bos_token": f"{_WORD}1", "eos_token": f"{_WORD}2"})  # fmt: skip
+        unknown, begin, end = _SPECIAL
+        _json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": unknown,
+                                                 "bos_token": begin, "eos_token": end})  # fmt: skip
         _json(folder / "generation_config.json", _TOKENS)
 
 
@@ -84,7 +85,8 @@ def _json(path: Path, body: object) -> None:
 
 
 def _tokenizer(vocabulary: int) -> dict[str, Any]:
-    """A fast tokenizer of words t0, t1, …: a text of n of them is n tokens."""
+    """A fast tokenizer of words t3, t4, …: a text of n of them is n tokens."""
+    words = (f"{_WORD}{number}" for number in range(len(_SPECIAL), vocabulary))
     return {
         "version": "1.0",
         "truncation": None,
@@ -96,13 +98,13 @@ def _tokenizer(vocabulary: int) -> dict[str, Any]:
         "decoder": None,
         "model": {
             "type": "WordLevel",
-            "vocab": {f"{_WORD}{number}": number for number in range(vocabulary)},
-            "unk_token": f"{_WORD}0",
+            "vocab": {token: number for number, token in enumerate((*_SPECIAL, *words))},
+            "unk_token": _SPECIAL[0],
         },
     }
 
 
 def texts(vocabulary: int, count: int, length: int, generator: np.random.Generator) -> list[str]:
     """Texts of `length` random tokens each, no two alike."""
-    drawn = generator.integers(_SPECIAL, vocabulary, size=(count, length))
+    drawn = generator.integers(len(_SPECIAL), vocabulary, size=(count, length))
     return [" ".join(f"{_WORD}{token}" for token in row) for row in drawn]

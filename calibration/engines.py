@@ -119,6 +119,8 @@ def vllm_command(deployment: Deployment, serving: Serving, port: int) -> list[st
         command += ["--compilation-config", json.dumps(sizes)]
     else:
         command += ["--enforce-eager"]
+    if not deployment.on_gpu:
+        command += ["--distributed-executor-backend", "uni"]
     if deployment.ranks > 1 and serving.nccl != ENGINE_OWN:
         command += ["--disable-custom-all-reduce"]
     if serving.spec is not None:
@@ -136,13 +138,26 @@ def _vllm_speculation(deployment: Deployment, drafts: int) -> Row:
 
 def vllm_environment(deployment: Deployment, serving: Serving) -> dict[str, str]:
     """The plugin for weights that are not there, and the mode in which it tells what it runs."""
-    mixture = serving.spec is not None and deployment.checkpoint.shape.experts > 0 and deployment.on_gpu
+    mixture = deployment.checkpoint.shape.experts > 0 and deployment.on_gpu
     return {
         "PYTHONPATH": write_entry_point(deployment.folder / "plugin"),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        DISTINCT: "1" if mixture else "0",
+        DISTINCT: "1" if mixture and serving.spec is not None else "0",
+        **(
+            {"VLLM_USE_V2_MODEL_RUNNER": "1"} if mixture else {}
+        ),  # whose drafts the plugin can move; not its own choice
+        **({} if deployment.on_gpu else _VLLM_ON_CPU),
     }
+
+
+_VLLM_ON_CPU = {
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",  # two threads that wait for each other stand still on a busy machine
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
 
 
 def captured_tokens(batches: Iterable[int], width: int) -> list[int]:
@@ -183,11 +198,15 @@ def sglang_command(deployment: Deployment, serving: Serving, port: int) -> list[
 
 def sglang_environment(deployment: Deployment, serving: Serving) -> dict[str, str]:
     """Its forced acceptance: an accept length, the chain's (eq. 18) as deep as the tree goes."""
+    shared = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}  # else /health takes as long as an answer
+    if deployment.checkpoint.shape.experts:  # whose router has no weights, so that tokens would choose alike
+        shared["SGLANG_SIMULATE_UNIFORM_EXPERTS"] = "1"
     if serving.spec is None:
-        return {}
+        return shared
     length = float(chain_accept_length(deployment.accept_rate, serving.spec.num_steps))
     drafted = {"SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"} if serving.spec.topk == 1 else {}
-    return {"SGLANG_SIMULATE_ACC_LEN": f"{length:.6g}", "SGLANG_SIMULATE_ACC_METHOD": "match-expected", **drafted}
+    forced = {"SGLANG_SIMULATE_ACC_LEN": f"{length:.6g}", "SGLANG_SIMULATE_ACC_METHOD": "match-expected"}
+    return {**shared, **forced, **drafted}
 
 
 Command = Callable[[Deployment, Serving, int], list[str]]

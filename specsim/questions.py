@@ -108,10 +108,11 @@ def cases(model: CostModel, asked: Asked) -> tuple[Case, ...]:
 def _configurations(model: CostModel, asked: Asked) -> list[tuple[SpecConfig, int, int | None]]:
     seen = [(_spec(m), m.batch_size, _context(model, m)) for m in model.measured]
     if asked.names_configuration:
-        methods = {m.method for m in model.measured}
-        method = methods.pop() if len(methods) == 1 else "eagle"
         spec = SpecConfig.of(
-            num_steps=asked.num_steps, topk=asked.topk, num_draft_tokens=asked.num_draft_tokens, method=method
+            num_steps=asked.num_steps,
+            topk=asked.topk,
+            num_draft_tokens=asked.num_draft_tokens,
+            method=drafting_method(model) or "eagle",
         )
         seen = [(spec, batch, context) for _, batch, context in seen] or [(spec, 1, model.asked_context)]
     elif not seen:
@@ -120,6 +121,12 @@ def _configurations(model: CostModel, asked: Asked) -> list[tuple[SpecConfig, in
         Workload(asked.batch_size)
         seen = [(spec, asked.batch_size, context) for spec, _, context in seen]
     return sorted(set(seen), key=_order)
+
+
+def drafting_method(model: CostModel) -> str | None:
+    """The one drafting method of all that a model measured; None where there are several, or none."""
+    methods = {m.method for m in model.measured}
+    return methods.pop() if len(methods) == 1 else None
 
 
 def _context(model: CostModel, measured: MeasuredConfiguration) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +18,11 @@ from specsim.live.facts import Counters, ServerFacts
 from specsim.live.load import Load, Loader, route_of, sender_with
 from specsim.live.probe import Adapter, probe
 from specsim.live.prompts import built_in_prompts, read_prompts
+from specsim.live.server import ASSUMED
 from specsim.live.session import Outcome, Plan, Row, Session, preflight, side_of
 from specsim.live.window import Stream, tokens_so_far
 from specsim.quantities import SpecConfig
-from specsim.questions import AcceptLength, measured_length
+from specsim.questions import AcceptLength, drafting_method, measured_length
 
 if TYPE_CHECKING:
     import aiohttp
@@ -73,6 +74,7 @@ async def check(asked: Asked, progress: Callable[[int, int], None]) -> Checked:
     model = CostModel.load(asked.model_path)
     async with client_with(asked.api_key) as client, sender_with(asked.api_key) as sender:
         adapter, facts = await _probed(client, sender, asked.url)
+        facts = drafting_as_measured(facts, model)
         spec, remarks = configuration(facts, asked)
         plan = _plan(model, spec, asked)
         _try_to_write(plan.output)
@@ -100,6 +102,20 @@ async def _probed(client: httpx.AsyncClient, sender: aiohttp.ClientSession, url:
 
 
 _TO_DRAFT = 32
+
+
+def drafting_as_measured(facts: ServerFacts, model: CostModel) -> ServerFacts:
+    """Facts with the model's own drafting method where the server counts drafts and tells no method.
+
+    An accept length measured with a draft model is not known of EAGLE, which would be assumed.
+    """
+    method = drafting_method(model)
+    if facts.spec is None or facts.method is not None or method is None:
+        return facts
+    spec = SpecConfig.of(num_draft_tokens=int(facts.spec.num_draft_tokens), method=method)
+    taken = f"its drafting method; taken as the model's, {method}"
+    missing = tuple(taken if each == ASSUMED else each for each in facts.missing)
+    return replace(facts, spec=spec, method=method, missing=missing)
 
 
 def findings_of(plan: Plan, outcome: Outcome) -> tuple[Finding, ...]:

@@ -11,6 +11,8 @@ from specsim.errors import NotIdentifiedError, ServerError
 from specsim.live.facts import Counters
 
 LIFETIME = "the server's own average over its life, not over these two readings"
+_LEAST_CYCLES = 20
+"""Fewer tell no error: cycles that all accept alike, as a lookup's first do, would seem certain."""
 _COUNTED = ("cycles", "accepted", "drafted", "output_tokens", "prompt_tokens")
 
 
@@ -82,7 +84,7 @@ def _positions(before: Counters, after: Counters) -> tuple[float, ...]:
 
 def _standard_error(cycles: float, accepted: float, at_least: tuple[float, ...]) -> float | None:
     """Of a mean over cycles: E[a²] = Σ (2i − 1)·P(a ≥ i) from counts of cycles that accept at least i drafts."""
-    if cycles < 2 or not at_least or abs(sum(at_least) - accepted) > 1e-6 * max(accepted, 1):
+    if cycles < _LEAST_CYCLES or not at_least or abs(sum(at_least) - accepted) > 1e-6 * max(accepted, 1):
         return None
     if any(deeper > count for count, deeper in pairwise((cycles, *at_least))):
         return None

@@ -262,7 +262,8 @@ def _differing_settings(case: _Case, there: ServerFacts) -> Iterator[tuple[str, 
 def _nccl_only(case: _Case) -> Iterator[Finding]:
     """No kernel of the engine's own comes before NCCL: not on more than two GPUs that only PCIe joins, nor when it is off."""
     ranks = case.facts.setup.tensor_parallel
-    if ranks is None or ranks < 2 or case.engine not in _PCIE_KERNELS:
+    on_cpu = case.facts.settings.get("device_config.device") == "cpu"
+    if ranks is None or ranks < 2 or case.engine not in _PCIE_KERNELS or on_cpu:
         return
     kernel = _PCIE_KERNELS[case.engine]
     advice = (

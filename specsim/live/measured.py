@@ -32,14 +32,18 @@ class Measured:
     derived: tuple[str, ...] = ()
 
 
-def measured(window: Window, spec: SpecConfig | None, counted: CountedLength | None) -> Measured:
+def measured(window: Window, spec: SpecConfig | None, counted: CountedLength | None, late_s: float = 0.0) -> Measured:
     """The figures of the steady part; without one there is nothing but the reason.
 
+    A client that was late by more than its length [s] read at once what came over all that time: then nothing that it timed
+    is a figure.
     An accept length comes from counters that know its error, else from tokens a chunk where a chunk can be a cycle,
     else from any counter. A cycle is the time from chunk to chunk where a chunk is a cycle, else time per token × L (eq. 6).
     """
     if not window.chunks:
         return Measured({}, (), (_why_empty(window),))
+    if late_s > window.clear_s:
+        return _untimed(window, spec, counted, late_s)
     rates = {"output_tok_s": window.output_tok_s}
     spread = (
         () if window.tokens_told else ("tokens of a request are spread evenly over its chunks: the server tells none",)
@@ -61,6 +65,18 @@ def measured(window: Window, spec: SpecConfig | None, counted: CountedLength | N
     )
     cycle = product(window.token_ms, length)
     return Measured({"cycle_ms": cycle, "accept_length": length, **rates}, how, (), ("cycle_ms",))
+
+
+def _untimed(window: Window, spec: SpecConfig | None, counted: CountedLength | None, late_s: float) -> Measured:
+    """What counters tell without a clock, and why there is no more."""
+    why = (
+        f"the client was {late_s:.2f} s late, longer than the steady part of {window.clear_s:.2f} s: what it timed is no"
+        " time of the server's; run it where a core is free, or for longer (--seconds)"
+    )
+    if spec is None or counted is None or counted.error is None:
+        return Measured({}, (), (why,))
+    length, how = _accept_length(window, spec, counted)
+    return Measured({"accept_length": length} if length is not None else {}, (how,), (why,))
 
 
 def product(one: Reading, other: Reading) -> Reading:

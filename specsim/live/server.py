@@ -84,7 +84,10 @@ def spec_of(fields: Mapping[str, Any]) -> tuple[SpecConfig | None, tuple[str, ..
 
 
 def _assumed(method: object) -> tuple[str, ...]:
-    return () if method else ("its drafting method; an autoregressive drafter is assumed",)
+    return () if method else (ASSUMED,)
+
+
+ASSUMED = "its drafting method; an autoregressive drafter is assumed"
 
 
 def lacking(answers: Mapping[str, Answer], hints: Mapping[str, str]) -> Iterator[str]:

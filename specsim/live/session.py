@@ -35,6 +35,8 @@ WARM_UP_TOKENS, WARM_UP_S = 32, 180.0
 _TURNS = 8
 """Blocks of a check against a baseline, in the order A B B A A B B A, in which a drift over time cancels."""
 _TICK_S = 0.5
+_LOOK_AT_CLOCK_S = 0.05
+"""How often the client looks whether it is late itself: a halt that lies within one such time is not seen."""
 _SAME_LOOK = 0.002
 
 
@@ -183,7 +185,7 @@ class Session:
         clock = asyncio.get_running_loop().time
         start, before = clock(), self._elapsed
         while (left := seconds - (clock() - start)) > 0:
-            asked, since = min(left, _TICK_S), clock()
+            asked, since = min(left, _LOOK_AT_CLOCK_S), clock()
             try:
                 await side.loader.hold(asked)
             finally:
@@ -219,7 +221,7 @@ class Session:
     def _found(self, side: Side) -> Found:
         window = steady_window(side.loader.streams(), self.plan.concurrency, side.loader.idle_s)
         counted, counts, lost = counted_of(side)
-        seen = measured(window, side.spec, counted)
+        seen = measured(window, side.spec, counted, self._lag_s)
         role = "" if side is self.sides[0] else " baseline"
         made = Made(
             self.plan.id + role,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from specsim.live.answers import client_with
@@ -50,25 +51,29 @@ async def measured_run(sample: Sample) -> tuple[ServerFacts, dict[str, Any]]:
             facts = await adapter.facts()  # drafts are counted once there were some
         side = Side(adapter, facts, facts.spec, Loader(sender, load))
         await side.loader.warm_up(WARM_UP_TOKENS)
-        await _under_load(side, sample.seconds)
+        lag_s = await _under_load(side, sample.seconds)
     window = steady_window(side.loader.streams(), sample.concurrency)
     counted, counts, lost = counted_of(side)
-    seen = measured(window, side.spec, counted)
+    seen = measured(window, side.spec, counted, lag_s)
     note = note_of(window, seen, lost)
     made = Made(sample.id, sample.nccl, side.spec, sample.output_len, len(sample.prompts), note)
     return facts, run_row(facts, made, window, seen, counts)
 
 
-async def _under_load(side: Side, seconds: float) -> None:
-    """Load until every request decodes, then as long again as was asked, counters read at both ends of that."""
-    loader = side.loader
+async def _under_load(side: Side, seconds: float) -> float:
+    """Load until every request decodes, then as long again as was asked, counters read at both ends of that.
+
+    Returns the longest [s] that this client was late for its own clock.
+    """
+    loader, lag_s = side.loader, 0.0
     loader.start()
     try:
         async with asyncio.timeout(WARM_UP_S):
             while not _all_decode(loader):
-                await loader.hold(_LOOK_S)
+                lag_s = max(lag_s, await _held(loader, _LOOK_S))
         await side.read_counters()
-        await loader.hold(seconds)
+        for _ in range(round(seconds / _LOOK_S)):
+            lag_s = max(lag_s, await _held(loader, _LOOK_S))
         await side.read_counters()
     except TimeoutError:
         raise RequestError(
@@ -76,6 +81,14 @@ async def _under_load(side: Side, seconds: float) -> None:
         ) from None
     finally:
         await loader.stop()
+    return lag_s
+
+
+async def _held(loader: Loader, seconds: float) -> float:
+    """Let the load run for so long; how much longer that took [s]."""
+    since = perf_counter()
+    await loader.hold(seconds)
+    return perf_counter() - since - seconds
 
 
 def _all_decode(loader: Loader) -> bool:

@@ -67,13 +67,15 @@ def test_a_checkpoint_has_what_a_server_reads(config, tmp_path):
     assert (drafter["hidden_size"], drafter["rope_theta"]) == (64, 5.0)
 
 
+@pytest.mark.vllm  # brings what a server reads a tokenizer with
 def test_a_text_of_so_many_words_is_as_many_tokens(config, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
+    from transformers import AutoTokenizer
+
     made = write_checkpoint(config(DENSE), tmp_path / "models")
-    tokenizer = tokenizers.Tokenizer.from_file(str(made.target / "tokenizer.json"))
-    one, other = texts(50000, 2, 100, np.random.default_rng(0))
-    encoded = tokenizer.encode(one).ids
-    assert len(encoded) == 100
+    tokenizer = AutoTokenizer.from_pretrained(made.target)
+    one, other = texts(50000, 2, 1000, np.random.default_rng(0))
+    encoded = tokenizer(one)["input_ids"]
+    assert [f"t{token}" for token in encoded] == one.split()
     assert min(encoded) >= 3
     assert one != other
 

@@ -11,25 +11,27 @@ from specsim.errors import NotIdentifiedError, ServerError
 from specsim.live.counters import accept_length_between
 from specsim.live.probe import probe
 from specsim.quantities import SpecConfig
+from tests.servers import bigram
 
 pytestmark = pytest.mark.server
+TEN_ROUNDS = 1 + 10 * sum(bigram.BLOCKS)
 
 
 async def complete(client: httpx.AsyncClient, url: str, tokens: int) -> dict:
-    body = {"prompt": "hello", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    body = {"prompt": "~", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
     answer = await client.post(f"{url}/v1/completions", json=body, timeout=60)
     return answer.json()["timings"]
 
 
-def test_a_server_that_drafts_with_its_own_model_accepts_all(server):
-    """Target and drafter are one model at temperature 0: every draft but those cut at the end is accepted."""
-    _, url = server(3)
+def test_counters_tell_the_acceptance_that_the_models_have(server):
+    """Ten rounds in seven cycles each, of which 6, 5 and 4 accept at least one, two and three drafts; the last has room for one."""
+    url = server(3).url
 
     async def run():
         async with httpx.AsyncClient(trust_env=False) as client:
             adapter = await probe(client, url)
             unknown, before = await adapter.facts(), await adapter.counters()
-            timings = await complete(client, url, 401)
+            timings = await complete(client, url, TEN_ROUNDS)
             after, known = await adapter.counters(), await adapter.facts()
             return adapter.engine, unknown, before, timings, after, known
 
@@ -41,16 +43,16 @@ def test_a_server_that_drafts_with_its_own_model_accepts_all(server):
     assert (after.drafted, after.accepted, after.output_tokens) == (
         timings["draft_n"],
         timings["draft_n_accepted"],
-        401,
+        TEN_ROUNDS,
     )
-    assert sum(after.accepted_at) == after.accepted
+    assert (after.cycles, after.accepted, after.accepted_at) == (70, 150, (60, 50, 40))
     length = accept_length_between(before, after)
-    assert length.accept_length == pytest.approx(4, abs=0.05)  # 400 tokens after the first, 4 a cycle
-    assert length.error < 0.05
+    assert length.accept_length == pytest.approx(bigram.accept_length(3), rel=1e-12)
 
 
 def test_a_server_without_a_drafter_says_so_and_one_that_is_killed_is_gone(server):
-    process, url = server(0)
+    plain = server(0)
+    url = plain.url
 
     async def run():
         async with httpx.AsyncClient(trust_env=False) as client:
@@ -58,8 +60,7 @@ def test_a_server_without_a_drafter_says_so_and_one_that_is_killed_is_gone(serve
             before = await adapter.counters()
             await complete(client, url, 50)
             facts, after = await adapter.facts(), await adapter.counters()
-            process.kill()
-            process.wait()
+            plain.kill()
             with pytest.raises(ServerError, match="does not answer"):
                 await adapter.counters()
             return facts, before, after

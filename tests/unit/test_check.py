@@ -26,6 +26,7 @@ from specsim.live.expectation import Expectation
 from specsim.live.load import COMPLETIONS, Load, Loader, route_of, sender_with
 from specsim.live.prompts import built_in_prompts, read_prompts
 from specsim.live.recording import RequestError
+from specsim.live.server import ASSUMED
 from specsim.live.session import Row
 from specsim.live.verdict import Expected
 from specsim.live.window import steady_window
@@ -395,6 +396,25 @@ def test_a_stated_configuration_that_the_server_contradicts_is_named(run_cli, se
     with OpenAiServer() as server:
         result = check(run_cli, servers(server), model(), tmp_path / "run.json", *WIDE, "--num-draft-tokens", 8)
     assert any("stated: 8 draft tokens" in line and "says 4" in line for line in json.loads(result.stdout)["remarks"])
+
+
+def test_a_server_that_tells_no_method_is_taken_to_draft_as_the_model_was_measured(
+    run_cli, servers, tmp_path, monkeypatch
+):
+    """vLLM's metrics tell how many tokens it drafts, not by which method: a length measured with a draft model is still its own."""
+    rows = "method,batch_size,num_draft_tokens,cycle_ms,accept_length\ndraft_model,4,4,10,2.5\n"
+    (tmp_path / "runs.csv").write_text("engine," + rows.replace("\ndraft", "\nvllm,draft"))
+    fit(load_runs(tmp_path / "runs.csv")).model.save(tmp_path / "model.json")
+    with OpenAiServer() as server:
+        facts = replace(server.facts(), method=None, missing=(ASSUMED, "its weight"))
+        monkeypatch.setattr(server, "facts", lambda: facts)
+        result = check(run_cli, servers(server), tmp_path / "model.json", tmp_path / "run.json", *WIDE)
+    record = json.loads(result.stdout)
+    (length,) = [row for row in record["rows"] if row["figure"] == "accept_length"]
+    assert length["predicted"] == 2.5
+    assert record["server"]["missing"] == ["its drafting method; taken as the model's, draft_model", "its weight"]
+    (run,) = load_runs(tmp_path / "run.json").runs
+    assert run.spec == replace(CHAIN, method="draft_model")
 
 
 def test_the_api_key_is_sent_and_never_told(run_cli, servers, model, tmp_path, monkeypatch):

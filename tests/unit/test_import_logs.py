@@ -385,6 +385,15 @@ def test_two_snapshots_give_a_difference_in_two_files_or_in_one(tmp_path):
     check_difference(import_files([written(tmp_path, *BEFORE, *AFTER, name="both.prom")], {"batch_size": "2"}))
 
 
+def test_gaps_count_the_cycles_in_which_a_lookup_drafted_nothing(tmp_path):
+    """Of 211 cycles 33 drafted: accept length and time are both over all of them."""
+    found = import_files([written(tmp_path, *metrics(33, 99, 99, (33, 33, 33), 0.422, 211))], {"batch_size": "1"})
+    (row,), (run,) = found.rows, found.runs
+    assert (row["cycles"], row["num_draft_tokens"], row["accept_histogram"]) == (211, 4, [178, 0, 0, 33])
+    assert row["cycle_ms"] == pytest.approx(2.0)
+    assert run.figures["accept_length"].best == pytest.approx(1 + 99 / 211)
+
+
 def test_snapshots_across_a_restart_are_read_each(tmp_path):
     after, restarted = written(tmp_path, *AFTER, name="a.prom"), written(tmp_path, *BEFORE, name="b.prom")
     assert [row["cycles"] for row in import_files([after, restarted], {}).rows] == [300, 100]

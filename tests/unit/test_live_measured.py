@@ -47,6 +47,21 @@ def test_without_counters_tokens_a_chunk_are_the_length_and_one_token_tells_none
     assert set(several.figures) == {"output_tok_s"}
 
 
+def test_a_client_late_by_more_than_the_steady_part_timed_nothing():
+    """200 gaps of 20 ms are 4 s; what a halted client reads at once arrived over a longer time than it saw."""
+    counted = CountedLength(2.01, 0.01, "drafts over cycles")
+    assert measured(window_of(2), CHAIN, counted, late_s=3.9).figures.keys() > {"cycle_ms", "output_tok_s"}
+    late = measured(window_of(2), CHAIN, counted, late_s=4.1)
+    assert late.figures == {"accept_length": Reading(2.01, 0.01, 1000)}
+    assert "4.10 s late, longer than the steady part of 4.00 s" in late.missing[0]
+    assert dict(measured(window_of(2), CHAIN, None, late_s=4.1).figures) == {}
+    made = Made("run", "s", CHAIN, 64, 160, "")
+    row = run_row(
+        ServerFacts("http://x", Setup(engine="vllm"), "m", CHAIN, True, None, None), made, window_of(2), late, {}
+    )
+    assert set(checked_run(row, "x.json", "run").figures) == {"accept_length"}
+
+
 def test_a_lifetime_average_stands_back_behind_chunks():
     lifetime = CountedLength(1.5, None, "over its life")
     assert measured(window_of(3), CHAIN, lifetime).figures["accept_length"].value == pytest.approx(3.0)

@@ -58,10 +58,13 @@ def counters_of(answer: Answer, engine: str) -> Counters:
     if found.cycles is None:
         return replace(found, accepted=None, drafted=None)
     ended = " of requests that have ended" if names.at_request_end else ""
+    gaps = total(samples, names.gaps)
+    of = "cycles that drafted" if gaps is None else "all cycles, with drafts or without"
     return replace(
         found,
+        cycles=max(found.cycles, gaps or 0.0),  # of a request that is cut off, the last cycle leaves no gap
         accepted_at=by_position(samples, names.accepted_at, names.position),
-        how=f"counters on /metrics: drafts accepted over cycles that drafted{ended}",
+        how=f"counters on /metrics: drafts accepted over {of}{ended}",
     )
 
 

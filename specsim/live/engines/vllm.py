@@ -23,7 +23,7 @@ from specsim.runs.readings import whole
 
 _VERSION, _INFO, _METRICS = "/version", "/server_info?config_format=json", "/metrics"
 _SETTINGS = (
-    "model_config.dtype", "model_config.quantization", "model_config.enforce_eager", "model_config.max_model_len",
+    "device_config.device", "model_config.dtype", "model_config.quantization", "model_config.enforce_eager", "model_config.max_model_len",
     "parallel_config.tensor_parallel_size", "parallel_config.pipeline_parallel_size",
     "parallel_config.data_parallel_size", "parallel_config.enable_expert_parallel",
     "parallel_config.disable_custom_all_reduce",
@@ -42,6 +42,7 @@ _TEXT = {
     "model_config.dtype": r"\bdtype=([\w.]+)",
     "model_config.quantization": r"\bquantization=(\w+)",
     "model_config.enforce_eager": r"\benforce_eager=(True|False)",
+    "device_config.device": r"\bdevice_config=(\w+)",
     "parallel_config.tensor_parallel_size": r"\btensor_parallel_size=(\d{1,6})\b",
     "parallel_config.pipeline_parallel_size": r"\bpipeline_parallel_size=(\d{1,6})\b",
     "parallel_config.data_parallel_size": r"\bdata_parallel_size=(\d{1,6})\b",
@@ -154,7 +155,7 @@ def _setup(config: Mapping[str, Any], version: Answer, server: Server) -> Setup:
     root = server.models[0].get("root") if server.models else None
     return Setup(
         model=_text(_at(config, "model_config.model")) or _text(root) or server.served_model or None,
-        gpus=ranks[0] * ranks[1] if ranks[0] and ranks[1] and ranks[2] in (None, 1) else None,
+        gpus=ranks[0] * ranks[1] if ranks[0] and ranks[1] and ranks[2] in (None, 1) and not _on_cpu(config) else None,
         engine="vllm",
         engine_version=_text(version.json_object.get("version")),
         tensor_parallel=ranks[0] or None,
@@ -163,11 +164,17 @@ def _setup(config: Mapping[str, Any], version: Answer, server: Server) -> Setup:
 
 
 def _graphs(config: Mapping[str, Any]) -> bool | None:
-    """Whether it captures graphs: not where it is eager, nor where their mode is NONE (0)."""
+    """Whether it captures graphs: not where it is eager, nor where their mode is NONE (0); a CPU has none to miss."""
+    if _on_cpu(config):
+        return None
     eager, mode = _at(config, "model_config.enforce_eager"), _at(config, "compilation_config.cudagraph_mode")
     if eager is True or mode in (0, "NONE", "0") or (isinstance(mode, str) and mode.endswith("NONE")):
         return False
     return True if eager is False or mode is not None else None
+
+
+def _on_cpu(config: Mapping[str, Any]) -> bool:
+    return bool(_at(config, "device_config.device") == "cpu")
 
 
 def _settings(config: Mapping[str, Any], answer: Answer) -> Mapping[str, object]:

@@ -49,15 +49,16 @@ def _counted(snapshot: Snapshot, fields: dict[str, Any]) -> tuple[dict[str, Any]
         return None, ""
     drafts, proposed, accepted = (int(number) for number in numbers if number is not None)
     positions = [int(snapshot.by_position[at]) for at in sorted(snapshot.by_position)]
-    counted: dict[str, Any] = {"cycles": drafts, "accepted_drafts": accepted, "proposed_drafts": proposed}
+    cycles = max(drafts, int(snapshot.totals.get(names.gaps, 0)))  # those without drafts too, where they are counted
+    counted: dict[str, Any] = {"cycles": cycles, "accepted_drafts": accepted, "proposed_drafts": proposed}
     if positions or proposed % drafts == 0:
         counted["num_draft_tokens"] = (len(positions) or proposed // drafts) + 1
     try:
-        counts_from_vllm(drafts, proposed, accepted)
+        counts_from_vllm(cycles, proposed, accepted)
     except InputError as error:
         return None, _one_line(error)
     try:
-        histogram = counts_from_vllm(drafts, proposed, accepted, positions).histogram if positions else ()
+        histogram = counts_from_vllm(cycles, proposed, accepted, positions).histogram if positions else ()
     except InputError as error:
         return fields | counted | {"note": f"{fields['note']}; positions not used: {_one_line(error)}"}, ""
     return fields | counted | ({"accept_histogram": list(histogram)} if histogram else {}), ""

@@ -18,7 +18,8 @@ class MetricNames:
     """An engine's names; empty where it has none.
 
     `cycles` counts verify passes of single requests, `drafted` and `accepted` drafts, `accepted_at` and `drafted_at`
-    those by the label `position`. `tokens_now` counts tokens as they are computed, by a label `mode`.
+    those by the label `position`. `gaps` counts times between outputs of one request: all its cycles after the first token,
+    those without drafts too. `tokens_now` counts tokens as they are computed, by a label `mode`.
     With `at_request_end` what a request did is counted when it ends.
     """
 
@@ -31,6 +32,7 @@ class MetricNames:
     accepted_at: str = ""
     drafted_at: str = ""
     position: str = "position"
+    gaps: str = ""
     ended: str = ""
     tokens_now: str = ""
     at_request_end: bool = False
@@ -45,6 +47,7 @@ METRIC_NAMES = {
         drafted="spec_decode_num_draft_tokens_total",
         accepted="spec_decode_num_accepted_tokens_total",
         accepted_at="spec_decode_num_accepted_tokens_per_pos_total",
+        gaps="inter_token_latency_seconds_count",
     ),
     "llama.cpp": MetricNames(
         running="requests_processing",
