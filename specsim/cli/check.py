@@ -57,11 +57,14 @@ def command(api_key_env: str | None, as_json: bool, **options: Any) -> None:
     from specsim.report.check import check_record, check_text
 
     asked = Asked(**options, api_key=_key(api_key_env))
+    progress = Progress("check")
     try:
-        record = check_record(asyncio.run(check(asked, Progress("check"))))
+        record = check_record(asyncio.run(check(asked, progress)))
     except KeyboardInterrupt:
         click.echo("specsim: interrupted before anything was measured", err=True)
         raise click.exceptions.Exit(EXIT["INCONCLUSIVE"]) from None
+    finally:
+        progress.finish()
     show(record, lambda: check_text(record), as_json)
     raise click.exceptions.Exit(EXIT[record["verdict"]])
 

@@ -36,11 +36,11 @@ class Recording:
     rest: bytes = b""
 
     def stream(self) -> Stream:
-        """What is seen of it so far, frozen."""
+        """What is seen of it so far, frozen; chunks may come meanwhile, in another thread."""
         count = len(self.chunk_s)
         return Stream(
             self.sent_s,
-            np.array(self.chunk_s),
+            np.array(self.chunk_s[:count]),
             np.array(self.told[:count]),
             self.usage.get("prompt_tokens"),
             (self.usage.get("completion_tokens") or self.cut_at) if self.ended else None,

@@ -160,7 +160,7 @@ class Session:
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
-        return self._look()
+        return self._look(self._windows())
 
     # -- the load ------------------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class Session:
                     running = side
                 await self._hold(side, seconds, progress)
                 await side.read_counters()
-                if is_look and self._elapsed < self.plan.seconds - _TICK_S and self._is_decided():
+                if is_look and self._elapsed < self.plan.seconds - _TICK_S and await self._is_decided():
                     return
         finally:
             await _stop(running)
@@ -195,12 +195,18 @@ class Session:
 
     # -- looks ---------------------------------------------------------------------------------------------------------
 
-    def _is_decided(self) -> bool:
-        return self._look().verdict != INCONCLUSIVE
+    async def _is_decided(self) -> bool:
+        """Look while the load goes on: a second spent on millions of chunks would delay the requests that follow."""
+        windows = await asyncio.to_thread(self._windows)
+        return self._look(windows).verdict != INCONCLUSIVE
 
-    def _look(self) -> Outcome:
+    def _windows(self) -> list[Window]:
+        loaders = [side.loader for side in self.sides]
+        return [steady_window(each.streams(), self.plan.concurrency, each.idle_s) for each in loaders]
+
+    def _look(self, windows: Sequence[Window]) -> Outcome:
         """Write what was measured so far, then judge it at this look's part of the error."""
-        found = [self._found(side) for side in self.sides]
+        found = [self._found(side, window) for side, window in zip(self.sides, windows, strict=True)]
         save([each.row for each in found], self.plan.output)
         self._spend()
         baseline = found[1] if len(found) > 1 else None
@@ -218,8 +224,7 @@ class Session:
             self._error, self._looked = look_error(self._looked, now), now
             self._looks += 1
 
-    def _found(self, side: Side) -> Found:
-        window = steady_window(side.loader.streams(), self.plan.concurrency, side.loader.idle_s)
+    def _found(self, side: Side, window: Window) -> Found:
         counted, counts, lost = counted_of(side)
         seen = measured(window, side.spec, counted, self._lag_s)
         role = "" if side is self.sides[0] else " baseline"

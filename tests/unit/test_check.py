@@ -235,6 +235,22 @@ def test_fewer_running_than_asked_is_said_and_inconclusive(run_cli, servers, mod
     assert "at most 2" in run.excluded
 
 
+def test_a_look_does_not_keep_the_load_waiting(run_cli, servers, model, tmp_path, monkeypatch):
+    looked_in = []
+
+    def window(*arguments):
+        looked_in.append(threading.get_ident())
+        return steady_window(*arguments)
+
+    monkeypatch.setattr("specsim.live.session.steady_window", window)
+    with OpenAiServer() as server:
+        check(run_cli, servers(server), model(), tmp_path / "run.json", "--tolerance", 0.01)
+    planned, *looks, last = looked_in  # before the load, beside it, and after it
+    assert planned == last == threading.get_ident()
+    assert looks
+    assert threading.get_ident() not in looks
+
+
 def test_text_names_the_verdict_the_file_and_what_was_left_out(run_cli, servers, model, tmp_path):
     with OpenAiServer() as server:
         url = servers(server)

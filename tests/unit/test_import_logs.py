@@ -399,6 +399,21 @@ def test_snapshots_across_a_restart_are_read_each(tmp_path):
     assert [row["cycles"] for row in import_files([after, restarted], {}).rows] == [300, 100]
 
 
+def test_a_snapshot_is_not_counted_twice(tmp_path):
+    """Two scrapes of an idle server, and a third after 200 cycles: the difference alone, of 300 in all."""
+    first, again, last = (
+        written(tmp_path, *lines, name=f"{name}.prom") for name, lines in (("1", BEFORE), ("2", BEFORE), ("3", AFTER))
+    )
+    with pytest.raises(
+        InputError, match=r"2\.prom: gives no run: snapshot of a server that has counted nothing since 1"
+    ):
+        import_files([first, again, last], {})
+    both = written(tmp_path, *BEFORE, *BEFORE, *AFTER, name="one.prom")
+    found = import_files([both], {})
+    assert [row["cycles"] for row in found.rows] == [200]
+    assert why(found)["snapshot of a server that has counted nothing since one.prom"] == 1
+
+
 def test_torn_positions_are_not_used_and_impossible_totals_refused(tmp_path):
     torn = written(tmp_path, *metrics(100, 300, 150, (80, 50, 30), 1.0, 100), name="torn.prom")
     (row,) = import_files([torn], {}).rows

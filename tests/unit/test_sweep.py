@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -679,6 +680,23 @@ def test_progress_is_drawn_for_what_takes_long_on_a_terminal(monkeypatch, watche
     for done in (25, 50, 100):
         progress(done, 100)
     assert ("100%" in terminal.getvalue()) == drawn
+
+
+@pytest.mark.parametrize("left_to_the_command", [False, True])
+def test_a_bar_that_work_leaves_early_gives_the_cursor_back(monkeypatch, left_to_the_command):
+    monkeypatch.setattr("specsim.cli.progress.time.monotonic", iter(range(100)).__next__)
+    monkeypatch.setattr("sys.stderr", terminal := Terminal(True))
+    with click.Context(click.Command("check")):
+        progress = Progress("check")
+        progress(25, 100)
+        if not left_to_the_command:
+            progress.finish()
+            assert terminal.getvalue().endswith(CURSOR_AND_LINE)
+    assert terminal.getvalue().count(CURSOR_AND_LINE) == 1
+    Progress("none").finish()  # of which nothing was drawn
+
+
+CURSOR_AND_LINE = "\033[?25h\n"
 
 
 # -- what a review found ------------------------------------------------------------------------------------------------

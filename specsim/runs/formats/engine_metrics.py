@@ -9,7 +9,7 @@ from typing import Any
 from specsim.acceptance.conversions import counts_from_vllm
 from specsim.errors import InputError
 from specsim.runs.formats.metric_names import METRIC_NAMES
-from specsim.runs.formats.prometheus import Snapshot, between, snapshots_of
+from specsim.runs.formats.prometheus import Snapshot, between, nothing_counted, snapshots_of
 from specsim.runs.readings import LeftOut, Reading, rounded
 
 
@@ -18,7 +18,12 @@ def read_snapshots(texts: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Read
     listed: list[tuple[str, Snapshot]] = []
     for name, text in texts:
         found, bad = snapshots_of(text)
-        listed += [(name, snapshot) for snapshot in found]
+        for snapshot in found:
+            if listed and nothing_counted(listed[-1][1], snapshot):
+                why = f"snapshot of a server that has counted nothing since {listed[-1][0]}"
+                yield name, LeftOut(why, 1, snapshot.first, snapshot.last)
+            else:
+                listed.append((name, snapshot))
         yield from ((name, each) for each in bad)
     for index, (name, snapshot) in enumerate(listed):
         before = listed[index - 1] if index else None

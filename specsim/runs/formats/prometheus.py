@@ -122,12 +122,19 @@ def between(before: Snapshot, after: Snapshot) -> Snapshot | None:
         return None
     counted = {name: value - before.totals.get(name, 0) for name, value in after.totals.items() if _counts(name)}
     positions = {at: value - before.by_position.get(at, 0) for at, value in after.by_position.items()}
-    if any(value < 0 for value in (*counted.values(), *positions.values())) or not any(counted.values()):
+    if any(value < 0 for value in (*counted.values(), *positions.values())):
         return None
     gauges = {name: value for name, value in after.totals.items() if not _counts(name)}
     return Snapshot(
         after.engine, after.model, {**gauges, **counted}, positions, after.pedigree, after.first, after.last
     )
+
+
+def nothing_counted(before: Snapshot, after: Snapshot) -> bool:
+    """Whether two snapshots with counters are of one server that did nothing in between."""
+    counted = between(before, after)
+    moved = [value for name, value in counted.totals.items() if _counts(name)] if counted is not None else []
+    return bool(moved) and not any(moved)
 
 
 def _counts(name: str) -> bool:
