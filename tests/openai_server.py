@@ -25,6 +25,7 @@ class Request:
     chat: bool
     usage: bool
     emitted: int = 0
+    held: list = field(default_factory=list)
 
 
 @dataclass
@@ -32,7 +33,8 @@ class OpenAiServer:
     """Every cycle accepts drafts with chance `accept` each until one is refused; `spec` None decodes plainly.
 
     `die_after` is the cycle at which it drops every connection and listens no more; `key` what a client has to bring;
-    `chat` and `usage` say whether it knows chats and tells usage, `most` how many requests it runs at once.
+    `chat` and `usage` say whether it knows chats and tells usage, `most` how many requests it runs at once; with `collects` an
+    answer comes all at once, as through a proxy that buffers.
     """
 
     spec: SpecConfig | None = field(default_factory=lambda: SpecConfig(3, 1, 4))
@@ -44,6 +46,7 @@ class OpenAiServer:
     chat: bool = True
     usage: bool = True
     most: int = 1000
+    collects: bool = False
     seed: int = 1
 
     def __enter__(self):
@@ -129,7 +132,11 @@ class OpenAiServer:
         said = {"delta": {"content": " word" * tokens}} if request.chat else {"text": " word" * tokens}
         event = {"choices": [{"index": 0, **said, "finish_reason": finish}]}
         usage = {"prompt_tokens": PROMPT, "completion_tokens": request.emitted}
-        self._send(request.writer, event | ({"usage": usage} if request.usage else {}))
+        request.held.append(event | ({"usage": usage} if request.usage else {}))
+        if finish or not self.collects:
+            for each in request.held:
+                self._send(request.writer, each)
+            request.held.clear()
         if finish or request.writer.is_closing():
             self._send(request.writer, {"choices": [], "usage": usage})
             self._send(request.writer, None)

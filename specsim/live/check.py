@@ -18,9 +18,11 @@ from specsim.live.facts import Counters, ServerFacts
 from specsim.live.load import Load, Loader, route_of, sender_with
 from specsim.live.probe import Adapter, probe
 from specsim.live.prompts import built_in_prompts, read_prompts
+from specsim.live.requests import ended
 from specsim.live.server import ASSUMED
 from specsim.live.session import Outcome, Plan, Row, Session, preflight, side_of
 from specsim.live.window import Stream, tokens_so_far
+from specsim.metrics import RequestRows
 from specsim.quantities import SpecConfig
 from specsim.questions import AcceptLength, drafting_method, measured_length
 
@@ -135,12 +137,27 @@ def findings_of(plan: Plan, outcome: Outcome) -> tuple[Finding, ...]:
         chunk_gap_ms=window.chunk_ms.value if window.chunks else None,
         output_tokens=sum(float(count[-1]) for count in tokens_so_far(streams) if count.size),
         prefill_tokens=prompts_of_others(streams, counted),
+        **_of_requests(ended(streams)),
     )
     baseline = outcome.baseline.side.facts if outcome.baseline is not None else None
     claimed = Claimed(plan.length.value if plan.length is not None else None, predicted_tpot(plan, outcome.rows))
     return diagnose(
         found.side.facts, observed, counted, baseline=baseline, claimed=claimed, hardware=plan.model.setup.hardware
     )
+
+
+def _of_requests(rows: RequestRows) -> dict[str, float]:
+    """Medians of requests that ended, where there are any that put out more than one token."""
+    import numpy as np
+
+    rows = rows.only((rows.output_len > 1) & (rows.prompt_len > 0))
+    if not rows.output_len.size:
+        return {}
+    columns = {
+        "first_token_ms": rows.ttft_ms, "request_ms": rows.e2e_ms, "request_token_ms": rows.tpot_ms,
+        "prompt_len": rows.prompt_len,
+    }  # fmt: skip
+    return {name: float(np.median(values)) for name, values in columns.items()}
 
 
 def prompts_of_others(streams: Sequence[Stream], counted: Counters | None) -> float | None:

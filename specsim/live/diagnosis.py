@@ -48,7 +48,8 @@ class Observed:
 
     `token_ms` and `chunk_gap_ms` are the times from token to token and from chunk to chunk of a request. `prefill_tokens`
     are prompt tokens that the server computed while it put out `output_tokens`, beside those whose prefills were left out
-    of what was measured.
+    of what was measured. `first_token_ms`, `request_ms` and `prompt_len` are medians of requests that ended: to their first
+    and last chunk, and tokens of their prompts; `request_token_ms` is their TPOT.
     """
 
     batch_size: float | None = None
@@ -57,6 +58,10 @@ class Observed:
     chunk_gap_ms: float | None = None
     output_tokens: float | None = None
     prefill_tokens: float | None = None
+    first_token_ms: float | None = None
+    request_ms: float | None = None
+    request_token_ms: float | None = None
+    prompt_len: float | None = None
 
 
 @dataclass(frozen=True)
@@ -352,6 +357,24 @@ def _prefill(case: _Case) -> Iterator[Finding]:
         yield Finding("prefill in the measured window", evidence, advice)
 
 
+def _held_back(case: _Case) -> Iterator[Finding]:
+    """Reading prompts takes no longer than writing as many tokens, one after the other: else chunks were held back."""
+    seen = case.observed
+    first, whole, token_ms, prompt = seen.first_token_ms, seen.request_ms, seen.request_token_ms, seen.prompt_len
+    if first is None or whole is None or token_ms is None or not prompt or seen.batch_size is None:
+        return
+    if first > max(seen.batch_size * (prompt + 1) * token_ms, whole / 2):
+        evidence = (
+            f"half of the requests had their first chunk after {first:.4g} ms or more and their last after {whole:.4g} ms, so"
+            f" {token_ms:.3g} ms a token between: {seen.batch_size:g} prompts of {prompt:g} tokens are read in less"
+        )
+        advice = (
+            "times between chunks say nothing here: ask the server at its own address, without a proxy that collects answers"
+            " (nginx: proxy_buffering off), and without reasoning that is not streamed"
+        )
+        yield Finding("chunks held back on their way", evidence, advice)
+
+
 def _number(facts: ServerFacts, name: str) -> int | None:
     value = facts.settings.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -359,5 +382,5 @@ def _number(facts: ServerFacts, name: str) -> int | None:
 
 _CHECKS: tuple[Callable[[_Case], Iterator[Finding]], ...] = (
     _near_one, _graphs_off, _rate_for_length, _tree_too_large, _overridden, _unlike_baseline, _nccl_only, _beyond_graphs,
-    _gap_for_tpot, _prefill,
+    _gap_for_tpot, _prefill, _held_back,
 )  # fmt: skip

@@ -133,6 +133,15 @@ def test_a_server_that_behaves_passes_and_its_run_is_written(run_cli, servers, m
     assert {body["ignore_eos"] for body in server.bodies} == {True}
 
 
+@pytest.mark.parametrize("collects", [False, True])
+def test_answers_that_come_all_at_once_are_found(run_cli, servers, model, tmp_path, monkeypatch, collects):
+    monkeypatch.setattr("specsim.live.check.diagnose", real_diagnose)
+    with OpenAiServer(collects=collects) as server:
+        record = json.loads(check(run_cli, servers(server), model(), tmp_path / "run.json", *WIDE).stdout)
+    found = [each["name"] for each in record["findings"]]
+    assert ("chunks held back on their way" in found) is collects
+
+
 @pytest.mark.parametrize("others", [0, 1000])
 def test_prompts_of_other_clients_are_found_and_those_of_the_load_are_not(
     run_cli, servers, model, tmp_path, monkeypatch, others

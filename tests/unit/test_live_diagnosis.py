@@ -246,3 +246,29 @@ def test_prompts_that_were_computed_meanwhile():
     assert "4000 prompt tokens" in finding.evidence
     assert "while 100000 tokens were put out: 4.0%" in finding.evidence
     assert found(observed=replace(GOOD, prefill_tokens=900.0)) == {}
+
+
+HELD = "chunks held back on their way"
+WAITED = replace(GOOD, prompt_len=30.0)
+
+
+def test_an_answer_that_comes_all_at_once_was_held_back():
+    """256 tokens of 4 ms each collected by a proxy: the first chunk after 1,050 ms, the last 2 ms later."""
+    late = replace(WAITED, first_token_ms=1050.0, request_ms=1052.0, request_token_ms=2 / 255)
+    finding = only(HELD, observed=late)
+    assert "first chunk after 1050 ms or more and their last after 1052 ms" in finding.evidence
+    assert "proxy" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("first", "whole", "prompt"),
+    [
+        (60.0, 1080.0, 30),  # 255 tokens at 4 ms after a prefill
+        (900.0, 1100.0, 30),  # eight prompts of 30 tokens are read in 992 ms at the latest, at 4 ms a token
+        (5000.0, 6020.0, 8000),  # long prompts
+        (300.0, 1320.0, 1),  # a far server: its requests take far longer than the way there
+    ],
+)
+def test_a_prompt_that_is_read_takes_its_time(first, whole, prompt):
+    seen = replace(WAITED, first_token_ms=first, request_ms=whole, request_token_ms=4.0, prompt_len=float(prompt))
+    assert found(observed=seen) == {}
