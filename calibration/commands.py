@@ -31,10 +31,10 @@ def machine_for_tests_or_real() -> Machine:
     return machine
 
 
-def results_for(bench: Bench, output: Path, about: str, instrument: str | None = None) -> Results:
-    """The result file of a bench, with what the machine is."""
+def results_for(bench: Bench, output: Path, about: str, instrument: str | None = None, **asked: float) -> Results:
+    """The result file of a bench, with what the machine is; `asked` is what all its runs share beside the target."""
     defaults = bench.defaults() | ({"instrument": instrument} if instrument else {})
-    card = {**bench.shape.card(), "provenance": bench.machine.provenance()}
+    card = {**bench.shape.card(), **asked, "provenance": bench.machine.provenance()}
     return Results(output, about, defaults, card)
 
 
@@ -54,7 +54,9 @@ def run_forward(
     """`python -m calibration forward`."""
     shape, machine = read_shape(model), machine_for_tests_or_real()
     bench = Bench(shape, machine, not eager, skew, seed)
-    results = results_for(bench, output, f"bare forwards of {shape.name}, random weights, routing skew {skew:g}")
+    results = results_for(
+        bench, output, f"bare forwards of {shape.name}, random weights, routing skew {skew:g}", skew=skew
+    )
     grid = points(batch_size, num_draft_tokens, context_len, most_tokens)
     if not grid:
         raise SpecsimError(f"nothing to measure: no forward has at most {most_tokens} tokens (--most-tokens)")
@@ -118,7 +120,7 @@ def run_cycle(
     shape, machine = read_shape(model), machine_for_tests_or_real()
     bench = Bench(shape, machine, True, 0.0, seed)
     about = f"whole speculative cycles of {shape.name}, random weights, acceptance forced at {accept_rate:g} a draft"
-    results = results_for(bench, output, about, INSTRUMENT)
+    results = results_for(bench, output, about, INSTRUMENT, accept_rate=accept_rate)
     specs = [(steps, 1, steps + 1) for steps in chains] + list(trees_of(trees))
     planned = list(cycle_tasks(Plan(bench, specs, batch_size, context_len, accept_rate)))
     tell_plan("cycle", planned, results, 2 * _SECONDS_EACH, 60 * budget)

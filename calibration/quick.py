@@ -51,8 +51,13 @@ def model_of(runs_file: Path, folder: Path) -> dict[str, Any]:
     """Fit a file of forwards; writes model.json and fit.png beside it, and says where."""
     from specsim import fit, load_runs
 
-    fitted = fit(load_runs(runs_file))
+    fitted = fit(load_runs(runs_file), allow_mixed=True)  # where noise hides what the contexts cost: labelled, not lost
     paths = {"model": folder / "model.json", "plot": folder / "fit.png"}
     fitted.model.save(paths["model"])
     fit_figure(fitted).savefig(paths["plot"], dpi=110)
-    return {**paths, "notes": fitted.model.notes}
+    mixed = (
+        [f"MIXED in {', '.join(fitted.model.mixed)}: these runs do not tell what it costs"]
+        if fitted.model.mixed
+        else []
+    )
+    return {**paths, "notes": [*mixed, *fitted.model.notes]}

@@ -82,7 +82,8 @@ def results_of(deployment: Deployment, machine: Machine, output: Path) -> Result
         "model": shape.name, "hardware": machine.hardware, "gpus": deployment.ranks, "engine": deployment.engine,
         "tensor_parallel": deployment.ranks, "precision": "bf16", "cuda_graph": deployment.graphs, "instrument": INSTRUMENT,
     }  # fmt: skip
-    card = {**shape.card(), "server_args": list(deployment.extra), "provenance": machine.provenance()}
+    asked = {"accept_rate": deployment.accept_rate, "server_args": list(deployment.extra)}
+    card = {**shape.card(), **asked, "provenance": machine.provenance()}
     return Results(output, f"{shape.name} served without weights", defaults, card)
 
 

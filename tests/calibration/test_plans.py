@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from calibration.allreduce import SETTINGS, Table, Work
 from calibration.grids import Point, next_width, points, teaching_order
 from calibration.machine import Timing, recorded_command
+from calibration.quick import model_of
 from calibration.results import Results
 from calibration.session import Task, measure
 from calibration.shapes import ModelShape, read_shape
@@ -187,3 +188,18 @@ def test_work_is_read_as_it_was_written():
 def test_a_recorded_command_names_no_folder_of_the_machine(typed, recorded):
     """Relative paths and trees stay as they were typed: the command can be given again in the repository."""
     assert recorded_command(["cycle", *typed]) == f"python -m calibration cycle {recorded}"
+
+
+# -- from runs to a model ----------------------------------------------------------------------------------------------
+
+
+def test_quick_gives_a_labelled_model_where_runs_do_not_tell_what_contexts_cost(tmp_path):
+    """Stopped after one batch size at each context: batch and context grow together."""
+    times = {(1, 16): 1.0, (2, 512): 1.4}
+    runs = [{"id": f"{b} at {c}", "model": "m", "nccl": "default", "batch_size": b, "context_len": c, "method": "none",
+             "decode_ms": ms} for (b, c), ms in times.items()]  # fmt: skip
+    file = tmp_path / "forward.json"
+    file.write_text(json.dumps({"schema": "specsim-runs/1", "about": "", "runs": runs}), encoding="utf-8")
+    made = model_of(file, tmp_path)
+    assert made["model"].exists()
+    assert any(note.startswith("MIXED in context_len") for note in made["notes"])
