@@ -119,6 +119,8 @@ def test_the_length_of_a_difference_is_that_of_its_histogram(at_least, extra, st
     mean = sum(accepted) / cycles
     length = accept_length_between(before, after)
     assert length.accept_length == pytest.approx(1 + mean)
-    if cycles > 1:
+    if cycles < 20:  # too few to know an error (docs/check.md)
+        assert length.error is None
+    else:
         variance = sum((a - mean) ** 2 for a in accepted) / cycles / (cycles - 1)
         assert length.error == pytest.approx(variance**0.5, abs=1e-9)
