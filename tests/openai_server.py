@@ -91,12 +91,13 @@ class OpenAiServer:
         ready.set()
         await self.over.wait()
         engine.cancel()
-        self.server.close()
-        while len(asyncio.all_tasks()) > 1:  # until every client's handler has ended
-            for writer in self.writers:
+        await self._listen_no_more()
+        busy = True
+        while busy:  # until every client's handler has ended
+            busy = len(asyncio.all_tasks()) > 1
+            for writer in self.writers:  # also where a handler has closed: what nobody reads keeps a connection open
                 writer.transport.abort()
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.01)  # a connection that was just closed is gone a moment later
+            await asyncio.sleep(0.01)  # it is gone a moment later
 
     async def _engine(self):
         """Prefill what waits, then one cycle for all that run."""
@@ -148,9 +149,16 @@ class OpenAiServer:
         data = b"data: " + (b"[DONE]" if event is None else json.dumps(event).encode()) + b"\n\n"
         writer.write(b"%x\r\n%s\r\n" % (len(data), data) + (b"0\r\n\r\n" if event is None else b""))
 
+    async def _listen_no_more(self):
+        """Take no connection, and close: asyncio leaves open what it is taking at the very moment of closing."""
+        for socket in self.server.sockets:
+            self.loop.remove_reader(socket.fileno())
+        await asyncio.sleep(0.01)
+        self.server.close()
+
     async def _die(self):
         self.dead = True
-        self.server.close()
+        await self._listen_no_more()
         for writer in self.writers:
             writer.transport.abort()
 

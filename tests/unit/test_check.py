@@ -340,7 +340,8 @@ def test_a_server_that_dies_half_way_leaves_a_run(run_cli, servers, model, tmp_p
 
 
 CHILD = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as under a terminal, whoever runs the tests
 sys.path.insert(0, {repo!r})
 from pathlib import Path
 import specsim.live.check, specsim.live.session
