@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specsim.errors import Fault, InputError
+from specsim.runs.text import text_of
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
 """How a line may say that its answer is drawn; everything else in a request is the load's own."""
@@ -67,12 +68,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
     Raises InputError with the fault of every line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise InputError([Fault(str(path), "", f"cannot be read ({error.strerror})", "")]) from None
-    except UnicodeDecodeError:
-        raise InputError([Fault(str(path), "", "is not text in UTF-8", _ALLOWED)]) from None
+    lines = text_of(path, _ALLOWED).splitlines()
     found: list[Prompt] = []
     faults: list[Fault] = []
     for number, line in enumerate(lines, 1):

@@ -10,6 +10,7 @@ from specsim.errors import Fault, InputError
 from specsim.runs.allreduce import AllReduceRow, AllReduceTable
 from specsim.runs.formats.allreduce_csv import parse_allreduce_csv
 from specsim.runs.formats.nccl_tests import looks_like_nccl_tests, parse_nccl_tests
+from specsim.runs.text import text_of
 
 _ALLOWED = "allowed: the output of nccl-tests, or CSV with the columns bytes and time_us (docs/data-format.md)"
 
@@ -24,7 +25,7 @@ def load_allreduce(paths: Iterable[tuple[str | None, Path]]) -> AllReduceTable:
     faults: list[Fault] = []
     for label, path in paths:
         try:
-            found, said = _parse(_text(path), label, path)
+            found, said = _parse(text_of(path, _ALLOWED), label, path)
         except InputError as error:
             faults += error.faults
             continue
@@ -48,12 +49,3 @@ def _parse(text: str, label: str | None, path: Path) -> tuple[tuple[AllReduceRow
         problem = "is no all-reduce table" if text.strip() else "is empty"
         raise InputError([Fault(str(path), "", problem, _ALLOWED)])
     return parse_allreduce_csv(text, label, str(path)), ()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError([Fault(str(path), "", f"cannot be read ({error.strerror})", "")]) from None
-    except UnicodeDecodeError:
-        raise InputError([Fault(str(path), "", "is not text in UTF-8", _ALLOWED)]) from None

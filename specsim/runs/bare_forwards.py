@@ -11,6 +11,7 @@ from specsim.runs.files import load_runs
 from specsim.runs.formats.bare_forwards_csv import is_bare_table, parse_bare_forwards
 from specsim.runs.like_for_like import require_like_for_like, shared_setup
 from specsim.runs.run import Run
+from specsim.runs.text import text_of
 
 _ALLOWED = "allowed: runs with verify_ms or decode_ms of bare forwards, or CSV with the columns tokens and ms"
 
@@ -20,7 +21,7 @@ def load_bare_forwards(path: str | Path) -> BareForwards:
 
     Raises InputError naming file, row and field, MixedSetupError where the forwards of a file are not like for like.
     """
-    text = _text(Path(path))
+    text = text_of(Path(path), _ALLOWED)
     if is_bare_table(text):
         return parse_bare_forwards(text, str(path))
     runs = tuple(run for run in load_runs(path).runs if not run.excluded and _time_ms(run) is not None)
@@ -49,12 +50,3 @@ def _time_ms(run: Run) -> float | None:
     """A run's forward: verify at its tokens, or one of plain decode at its requests; None where it timed neither."""
     figure = run.figures.get("decode_ms" if run.spec is None else "verify_ms")
     return None if figure is None else figure.best
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError([Fault(str(path), "", f"cannot be read ({error.strerror})", "")]) from None
-    except UnicodeDecodeError:
-        raise InputError([Fault(str(path), "", "is not text in UTF-8", _ALLOWED)]) from None

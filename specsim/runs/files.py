@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from specsim.errors import Fault, InputError
 from specsim.runs.run import Run, RunSet
 from specsim.runs.schema import RUN_FIELDS, SCHEMA, RunForm, RunsForm
+from specsim.runs.text import text_of
 
 _MAX_FAULTS = 20
 
@@ -50,15 +51,13 @@ def load_runs(paths: str | Path | Iterable[str | Path]) -> RunSet:
     return RunSet(runs, claims=tuple(claim for each in sets for claim in each.claims))
 
 
+_ALLOWED = "allowed: CSV, JSON or JSONL runs"
+
+
 def _load(path: Path) -> RunSet:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError([Fault(str(path), "", f"cannot be read ({error.strerror})", "")]) from None
-    except UnicodeDecodeError:
-        raise InputError([Fault(str(path), "", "is not text in UTF-8", "allowed: CSV, JSON or JSONL runs")]) from None
+    text = text_of(path, _ALLOWED)
     if not text.strip():
-        raise InputError([Fault(str(path), "", "is empty", "allowed: CSV, JSON or JSONL runs")])
+        raise InputError([Fault(str(path), "", "is empty", _ALLOWED)])
     name = str(path)
     if text.lstrip()[0] not in "[{":
         return _checked(_csv_rows(text, name), name)
