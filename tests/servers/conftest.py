@@ -74,7 +74,7 @@ def server(tmp_path):
 def vllm_servers(tmp_path_factory):
     """vLLM's servers by their number of drafts, both started at once: three that tell their configuration, one that does not."""
     if find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed; .ci/vllm does so")
+        pytest.fail("vLLM is not installed: .ci/vllm installs it, and runs these")
     with ExitStack() as running:
         servers = {}
         for drafts, more in ((3, ["--development"]), (1, [])):
