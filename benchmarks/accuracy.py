@@ -59,20 +59,20 @@ microbenchmark of the decoder's layers without attention at 40 counts of tokens 
 
 {bare}
 
-Without, the knees that a fit has not seen are missed by 7 to 14%. Over any of the three the 8B model's 95th percentile is
-2 to 4%, be it fitted to nearly all rows or to six. What is missed, and why:
+Without, the knees that a fit has not seen are missed. Over any of the three they are not, be it fitted to nearly all rows
+or to six. What is missed, and why:
 
 - Seven drafts at batch 32 (256 tokens) too long, one draft at batch 64 (128 tokens) too short: there the stack alone is
-  slower than the server's forward of few requests (5.40 ms against 5.24 at 128 tokens of 16 requests, by CUDA events), and
+  slower than the server's forward of few requests was by CUDA events, and
   what stands beside it is too small for many. The stack's repeats lie up to {scatter_high:.1%} apart from 192 tokens on, {scatter_low:.1%} at most
   to 144: that is where a chip under full load gives way, and a server pauses between forwards (an inference; clocks were not
   read). The fast repeats are nearer.
-- Plain decode at batch 1: a single token takes the stack 4.42 ms, two take 4.57, as if by another kernel. The server's
-  forwards have no such step (4.50 and 4.53 ms by CUDA events), nor have the harness's.
-- Plain decode of 4 to 16 from six runs: what stands beside the stack is no line in the requests, 0.27 to 0.40 ms up to
-  batch 16, and 0.010 to 0.015 ms more for each request beyond.
-- Long prompts from those at batch 1: a lone request's cache is read at 0.039 ms per 1,000 tokens, 64 requests' at 0.030, and
-  what the curve misses at one token is read as cache. Measure long prompts at a larger batch.
+- Plain decode at batch 1: a single token takes the stack less than two, as if by another kernel. The server's forwards had no
+  such step by CUDA events, nor have the harness's.
+- Plain decode of 4 to 16 from six runs: what stands beside the stack is no line in the requests: nearly
+  constant up to batch 16, and more with each request beyond.
+- Long prompts from those at batch 1: a lone request's cache is read more slowly than that of 64 requests together, and what the curve
+   misses at one token is read as cache. Measure long prompts at a larger batch.
 - The mixture over the harness's forwards: its own expert products are slower than the whole served step, so they are no
   floor, and fitted times a factor. Another engine's kernels are another curve.
 - A curve is as good as its counts. Through powers of two alone the stack is missed by more than 1.5% at
@@ -91,12 +91,10 @@ in turn, over the harness's forwards of the shape (chains of at most 16 tokens a
 
 {bare_trees}
 
-The aim is missed, with a floor or without, if by less with one. Verify under a mask takes 0.2 to 1.2 ms more than a
-forward of as many tokens up to 32 a request, and not in the order of tokens (8: 0.4 to 0.6 ms, 16: 0.2 to 0.7), at 60 it
-takes 1 to 7 ms more: the harness's attention goes through 64 rows (tokens × query heads of a key head) at a time, and
+The aim is missed, with a floor or without, if by less with one. Verify under a mask takes more than a forward of as
+many tokens, up to 32 a request not in the order of tokens, and at 60 far more: the harness's attention goes through 64 rows (tokens × query heads of a key head) at a time, and
 reads the cache again for each. Chains don't show that, and one tree shows its own. In the mixture's cycles a request's
-tokens route alike, so that verify reads fewer experts than forwards of independent tokens do, up to 7 ms less: those
-are no floor there.
+tokens route alike, so that verify reads fewer experts than forwards of independent tokens do: those are no floor there.
 
 ## Cycle time: public figures
 
