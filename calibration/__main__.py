@@ -155,6 +155,13 @@ def quick_command(**options: Any) -> None:
     help="Forced: chance of each further draft.",
 )
 @click.option("--eager", is_flag=True, help="Without CUDA graphs.")
+@click.option(
+    "--servers-at-once",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Servers that are started together and share the GPU's memory; loads still come one by one.",
+)
 @click.argument("server_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVER_ARGS...]")
 def serve_command(**options: Any) -> None:
     """Start a real server without weights for each configuration, the one that teaches most next, and load it over HTTP.

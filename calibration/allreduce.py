@@ -34,7 +34,8 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """Labels and their environments; without peer access messages go through host memory, as on a box without it."""
 
-ALWAYS = {"NCCL_NVLS_ENABLE": "0"}  # multicast in the switch is left alone: a fault there outlives the program
+ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+"""Multicast in the switch is left alone: a fault there outlives the program."""
 
 Row = dict[str, Any]
 
@@ -117,6 +118,10 @@ COLUMNS = {
 """Columns of the two tables; the first is what `specsim comm` reads."""
 
 
+PATTERNS = ("back to back", "after a product", "after a cold product")
+"""What an all-reduce stands in; the last product's weight comes from memory, as a forward's does."""
+
+
 def placed(rows: Iterable[Row], pattern: str) -> Iterator[Row]:
-    """The rows of one pattern: all-reduces back to back, or each after a product."""
+    """The rows of one pattern."""
     return (row for row in rows if row.get("pattern", pattern) == pattern)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from calibration.allreduce import COLUMNS, SETTINGS, SIZES, TOKENS, Table, Work, measured, placed
+from calibration.allreduce import COLUMNS, PATTERNS, SETTINGS, SIZES, TOKENS, Table, Work, measured, placed
 from calibration.forward import Bench, tasks
 from calibration.grids import Point, next_width, points
 from calibration.machine import Machine
@@ -128,7 +128,7 @@ def run_cycle(
 
 
 def run_allreduce(output: Path, ranks: int | None, settings: str, model: Path | None, budget: float, seed: int) -> None:
-    """`python -m calibration allreduce`: tables OUTPUT (back to back), OUTPUT-after and, with a model, OUTPUT-forward."""
+    """`python -m calibration allreduce`: tables OUTPUT (back to back), OUTPUT-after, OUTPUT-after-cold, OUTPUT-forward."""
     machine = machine_for_tests_or_real()
     ranks = ranks or machine.count
     if machine.on_gpu and ranks > machine.count:
@@ -170,8 +170,8 @@ def setting_labels(written: str, allowed: Iterable[str]) -> list[str]:
 
 
 def _tables(output: Path, kind: str) -> list[Table]:
-    """The files of a kind: back to back and after a product, or the forwards."""
-    names = {"allreduce": ("", "-after"), "forward": ("-forward",)}[kind]
+    """The files of a kind: back to back and after products, or the forwards."""
+    names = {"allreduce": ("", "-after", "-after-cold"), "forward": ("-forward",)}[kind]
     return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[kind]) for name in names]
 
 
@@ -179,7 +179,7 @@ def _add(tables: list[Table], kind: str, rows: list[Row]) -> None:
     if kind == "forward":
         tables[0].add(rows)
         return
-    for table, pattern in zip(tables, ("back to back", "after a product"), strict=True):
+    for table, pattern in zip(tables, PATTERNS, strict=True):
         table.add(placed(rows, pattern))
 
 

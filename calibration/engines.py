@@ -19,10 +19,10 @@ from specsim.quantities import SpecConfig
 
 ENGINE_OWN = "engine-own"
 """The setting in which messages take the engine's own all-reduce where it has one; under every other one NCCL carries them."""
-OUTPUT_LEN, SECONDS = 512, 5.0
+OUTPUT_LEN, SECONDS = 512, 4.0
 MOST_CONTEXT = 262_144
 """Tokens of all requests together beyond which a load is left out: reading its prompts would take longer than the load."""
-_SPARE = 16
+_SPARE, _BF16 = 16, 2
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Loads:
 class Deployment:
     """What all servers of a session share: model folders, loads, GPUs, forced acceptance of a further draft, graphs.
 
-    `folder` is where plugins and logs go, `extra` what is handed to the server as it is.
+    `folder` is where plugins and logs go, `extra` what is handed to the server as it is; so many servers as `at_once`
+    says share the GPUs' memory.
     """
 
     engine: str
@@ -78,6 +79,7 @@ class Deployment:
     on_gpu: bool
     folder: Path
     extra: Sequence[str] = ()
+    at_once: int = 1
 
     @property
     def context_len(self) -> int:
@@ -89,10 +91,23 @@ class Deployment:
         command, _ = ENGINES[self.engine]
         return [sys.executable, "-m", *command(self, serving, port), *self.extra]
 
-    def environment(self, serving: Serving) -> dict[str, str]:
+    def kv_tokens(self, serving: Serving) -> int:
+        """Tokens of the KV cache that the largest load fills, and a quarter more."""
+        beside = self.loads.output_len + _SPARE + 2 * serving.width
+        return round(1.25 * max(batch * (context + beside) for batch, context in self.loads.points()))
+
+    def kv_bytes(self, serving: Serving) -> int:
+        """What those take of each GPU, the drafter's layer with them."""
+        shape = self.checkpoint.shape
+        a_layer = 2 * shape.kv_heads * shape.head_size * _BF16 // min(self.ranks, shape.kv_heads)
+        return self.kv_tokens(serving) * (shape.layers + 1) * a_layer
+
+    def environment(self, serving: Serving, slot: int = 0) -> dict[str, str]:
         """What the server's processes find beside what this one has."""
         _, environment = ENGINES[self.engine]
         shared = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        if self.at_once > 1:  # servers that compile alike must not write into one another's files
+            shared["VLLM_CACHE_ROOT"] = str((self.folder / f"cache-{slot}").absolute())
         network = {**setting_environment(serving.nccl), **(ALWAYS if self.ranks > 1 else {})}
         return {**shared, **environment(self, serving), **network}
 
@@ -114,15 +129,20 @@ def vllm_command(deployment: Deployment, serving: Serving, port: int) -> list[st
         "--max-num-seqs", str(max(deployment.loads.batches)), "--tensor-parallel-size", str(deployment.ranks),
         "--no-enable-prefix-caching",
     ]  # fmt: skip
+    over_nccl = deployment.ranks > 1 and serving.nccl != ENGINE_OWN
     if deployment.graphs:
-        sizes = {"cudagraph_capture_sizes": captured_tokens(deployment.loads.batches, serving.width)}
-        command += ["--compilation-config", json.dumps(sizes)]
+        stated: Row = {"cudagraph_capture_sizes": captured_tokens(deployment.loads.batches, serving.width)}
+        if over_nccl:  # a fused all-reduce is FlashInfer's, not NCCL's
+            stated["pass_config"] = {"fuse_allreduce_rms": False}
+        command += ["--compilation-config", json.dumps(stated)]
     else:
         command += ["--enforce-eager"]
     if not deployment.on_gpu:
         command += ["--distributed-executor-backend", "uni"]
-    if deployment.ranks > 1 and serving.nccl != ENGINE_OWN:
+    if over_nccl:
         command += ["--disable-custom-all-reduce"]
+    if deployment.at_once > 1:  # a part of the memory that is read while others start says nothing
+        command += ["--kv-cache-memory-bytes", str(deployment.kv_bytes(serving)), "--gpu-memory-utilization", "0.01"]
     if serving.spec is not None:
         command += ["--speculative-config", json.dumps(_vllm_speculation(deployment, serving.width - 1))]
     return command
@@ -143,6 +163,7 @@ def vllm_environment(deployment: Deployment, serving: Serving) -> dict[str, str]
         "PYTHONPATH": write_entry_point(deployment.folder / "plugin"),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        **({"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"} if deployment.ranks > 1 else {}),  # multicast, and beside NCCL
         DISTINCT: "1" if mixture and serving.spec is not None else "0",
         **(
             {"VLLM_USE_V2_MODEL_RUNNER": "1"} if mixture else {}
@@ -187,6 +208,8 @@ def sglang_command(deployment: Deployment, serving: Serving, port: int) -> list[
     command += ["--cuda-graph-bs", *map(str, batches)] if deployment.graphs else ["--disable-cuda-graph"]
     if deployment.ranks > 1 and serving.nccl != ENGINE_OWN:
         command += ["--disable-custom-all-reduce"]
+    if deployment.at_once > 1:
+        command += ["--max-total-tokens", str(deployment.kv_tokens(serving))]
     if spec is not None:
         command += [
             "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(deployment.checkpoint.drafter),

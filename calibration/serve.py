@@ -35,17 +35,17 @@ def servings(widths: Iterable[int], trees: Iterable[tuple[int, int, int]], setti
     return [serving for _, _, serving in sorted(pairs, key=lambda pair: (max(pair[:2]), *pair[:2]))]
 
 
-def chosen(left: Sequence[Serving], runs_file: Path) -> Serving:
-    """Of the servers that are left the one of whose break-even the runs so far tell least; of equals the first."""
+def chosen(left: Sequence[Serving], runs_file: Path, count: int) -> list[Serving]:
+    """Of the servers that are left the `count` of whose break-even the runs so far tell least; of equals the first."""
     from specsim import fit, load_runs
 
     if not runs_file.exists():
-        return left[0]
+        return list(left[:count])
     try:
         model = fit(load_runs(runs_file)).model
     except SpecsimError:  # too few runs for any fit
-        return left[0]
-    return max(left, key=lambda serving: doubt_pct(model, serving))
+        return list(left[:count])
+    return sorted(left, key=lambda serving: -doubt_pct(model, serving))[:count]
 
 
 def doubt_pct(model: CostModel, serving: Serving) -> float:
@@ -81,9 +81,9 @@ def served_run(deployment: Deployment, serving: Serving, point: tuple[int, int],
     facts, row = asyncio.run(measured_run(sample))
     if shape_of(facts.spec) != shape_of(serving.spec):
         runs = "/".join(map(str, shape_of(facts.spec))) or "plain decode"
-        raise SpecsimError(f"{serving.label}: the server says that it runs {runs} (steps/topk/draft tokens)")
+        raise SpecsimError(f"the server says that it runs {runs} (steps/topk/draft tokens)")
     if row.get("exclude"):
-        raise SpecsimError(f"{run_id(serving, point)}: {row['exclude']}")
+        raise SpecsimError(str(row["exclude"]))
     own = {name: value for name, value in row.items() if name not in _NOT_THE_SERVERS}
     forced = deployment.on_gpu and facts.spec is not None
     note = f"accept rate forced at {deployment.accept_rate:g} a draft" if forced else ""

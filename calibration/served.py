@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from math import ceil
 from pathlib import Path
 from types import FrameType
 
@@ -19,7 +20,7 @@ from calibration.engines import ENGINE_OWN, MOST_CONTEXT, Deployment, Loads, Ser
 from calibration.machine import Machine
 from calibration.results import Results
 from calibration.serve import INSTRUMENT, STARTS_WITHIN_S, chosen, run_id, served_run, servings
-from calibration.server import LocalServer, free_port
+from calibration.server import LocalServer, free_ports, stop
 from calibration.session import Task, measure
 from specsim.errors import SpecsimError
 
@@ -41,6 +42,7 @@ def run_serve(
     tensor_parallel: int,
     accept_rate: float,
     eager: bool,
+    servers_at_once: int,
     server_args: tuple[str, ...],
 ) -> None:
     """Plan, tell the plan, serve and measure; a server that fails is told, and the next one is begun."""
@@ -58,8 +60,9 @@ def run_serve(
     checkpoint = write_checkpoint(model, folder / "models")
     graphs = machine.on_gpu and not eager
     deployment = Deployment(
-        engine, checkpoint, loads, tensor_parallel, accept_rate, graphs, machine.on_gpu, folder, server_args
-    )
+        engine, checkpoint, loads, tensor_parallel, accept_rate, graphs, machine.on_gpu, folder, server_args,
+        servers_at_once,
+    )  # fmt: skip
     results = results_of(deployment, machine, output)
     planned = servings(num_draft_tokens, wanted_trees, labels)
     left = [serving for serving in planned if todo(deployment, serving, results)]
@@ -96,28 +99,51 @@ def serve_all(deployment: Deployment, left: Sequence[Serving], results: Results,
     """Start what teaches most, load it, stop it, until the time (of the monotonic clock) is up; what failed, in words."""
     waiting, failed = list(left), []
     while waiting and time.monotonic() < end_s:
-        serving = chosen(waiting, results.path)
-        waiting.remove(serving)
-        port = free_port()
-        log = deployment.folder / f"{serving.label.replace(' ', '-')}.log"
-        click.echo(f"starting {deployment.engine}: {serving.label}", err=True)
-        server = LocalServer(
-            deployment.command(serving, port), deployment.environment(serving), port, log, STARTS_WITHIN_S
-        )
-        try:
-            with server:
-                click.echo(f"ready after {server.started_s:.0f} s", err=True)
-                tasks = [Task(run_id(serving, point), partial(served_run, deployment, serving, point, server.url, seed))
-                         for point in todo(deployment, serving, results)]  # fmt: skip
-                measure(tasks, results, end_s - time.monotonic(), serving.label)
-        except SpecsimError as error:
-            failed.append(f"{serving.label}: {error}")
+        together = chosen(waiting, results.path, deployment.at_once)
+        waiting = [serving for serving in waiting if serving not in together]
+        failed += _serve_together(deployment, together, results, seed, end_s)
     return failed
+
+
+def _serve_together(
+    deployment: Deployment, together: Sequence[Serving], results: Results, seed: int, end_s: float
+) -> list[str]:
+    """Start them together, load one after the other while the rest is idle, stop them; what failed, in words."""
+    ports = free_ports(len(together))
+    servers = [_server(deployment, *each) for each in zip(together, ports, range(len(together)), strict=True)]
+    failed: list[str] = []
+    ready = []
+    try:
+        for serving, server in zip(together, servers, strict=True):
+            click.echo(f"starting {deployment.engine}: {serving.label}", err=True)
+            server.start()
+        for serving, server in zip(together, servers, strict=True):
+            try:
+                server.wait()
+                ready.append((serving, server))
+                click.echo(f"{serving.label}: ready after {server.started_s:.0f} s", err=True)
+            except SpecsimError as error:
+                stop([server])
+                failed.append(f"{serving.label}: {error}")
+        for serving, server in ready:
+            tasks = [Task(run_id(serving, point), partial(served_run, deployment, serving, point, server.url, seed))
+                     for point in todo(deployment, serving, results)]  # fmt: skip
+            measure(tasks, results, end_s - time.monotonic(), serving.label, failed)
+    finally:
+        stop(servers)
+    return failed
+
+
+def _server(deployment: Deployment, serving: Serving, port: int, slot: int) -> LocalServer:
+    log = deployment.folder / f"{serving.label.replace(' ', '-').replace('/', '-')}.log"
+    return LocalServer(
+        deployment.command(serving, port), deployment.environment(serving, slot), port, log, STARTS_WITHIN_S
+    )
 
 
 def _tell_plan(deployment: Deployment, left: Sequence[Serving], results: Results, budget_s: float) -> None:
     count = sum(len(todo(deployment, serving, results)) for serving in left)
-    took = len(left) * _START_S + count * (deployment.loads.seconds + _AROUND_S)
+    took = ceil(len(left) / deployment.at_once) * _START_S + count * (deployment.loads.seconds + _AROUND_S)
     limit = f", stopped after {budget_s / 60:.3g} min" if took > budget_s else ""
     earlier = f" ({len(results.runs)} are in it already)" if results.runs else ""
     click.echo(

@@ -9,11 +9,10 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from specsim.errors import SpecsimError
 
@@ -26,7 +25,7 @@ _SHOWN = 12
 class LocalServer:
     """A command that serves `/health` at a port, in a process group of its own; what it says goes to `log`.
 
-    `limit_s` is how long it may take until it is well. As a context manager it is well inside and gone after.
+    `limit_s` is how long it may take until it is well.
     """
 
     command: Sequence[str]
@@ -35,6 +34,7 @@ class LocalServer:
     log: Path
     limit_s: float
     started_s: float = field(default=0.0, init=False)
+    _begun_s: float = field(default=0.0, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
@@ -42,38 +42,28 @@ class LocalServer:
         """Its root."""
         return f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Self:
-        """Start it and wait until it is well; raises SpecsimError with its last words where it never is."""
-        begun = time.monotonic()
+    def start(self) -> None:
+        """Begin it; `wait` tells when it is well."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._begun_s = time.monotonic()
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 self.command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env={**os.environ, **self.environment}, start_new_session=True,
             )  # fmt: skip
-        try:
-            self._wait_until_well(begun)
-        except BaseException:
-            self.stop()
-            raise
-        self.started_s = time.monotonic() - begun
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _wait_until_well(self, begun: float) -> None:
+    def wait(self) -> None:
+        """Until it is well; raises SpecsimError with its last words where it never is."""
         assert self._process is not None
         while not _answers(self.url + "/health"):
             if self._process.poll() is not None:
                 raise SpecsimError(
                     f"the server ended with {self._process.returncode} before it was ready:\n{self.last_words()}"
                 )
-            if time.monotonic() - begun > self.limit_s:
+            if time.monotonic() - self._begun_s > self.limit_s:
                 raise SpecsimError(f"the server was not ready within {self.limit_s:g} s:\n{self.last_words()}")
             time.sleep(_LOOK_S)
+        self.started_s = time.monotonic() - self._begun_s
 
     def last_words(self) -> str:
         """The end of what it said: from its last error on, where there is one."""
@@ -82,28 +72,31 @@ class LocalServer:
         shown = errors[-3:] or lines[-_SHOWN:]
         return "\n".join([*(f"  {line.strip()[:300]}" for line in shown), f"  (all of it: {self.log})"])
 
-    def stop(self) -> None:
-        """End its whole process group, with patience first; returns once none of it is left."""
-        if self._process is None:
-            return
-        group = self._process.pid
-        _signal(group, signal.SIGTERM)
-        if not _until(lambda: self._gone(group), _POLITE_S):
-            _signal(group, signal.SIGKILL)
-            _until(lambda: self._gone(group), _GONE_S)
-        self._process = None
+    def group(self) -> int | None:
+        """Its process group; None where it was never begun."""
+        return None if self._process is None else self._process.pid
 
-    def _gone(self, group: int) -> bool:
-        assert self._process is not None
-        ended = self._process.poll() is not None
-        return ended and not _signal(group, 0)
+    def gone(self) -> bool:
+        """Whether none of its group is left."""
+        return self._process is None or (self._process.poll() is not None and not _signal(self._process.pid, 0))
 
 
-def free_port() -> int:
-    """A port of the loopback that nobody uses."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def stop(servers: Iterable[LocalServer]) -> None:
+    """End their whole process groups together, with patience first; returns once none of them is left."""
+    begun = {group: server for server in servers if (group := server.group()) is not None}
+    for number, patience_s in ((signal.SIGTERM, _POLITE_S), (signal.SIGKILL, _GONE_S)):
+        for group in [group for group, server in begun.items() if not server.gone()]:
+            _signal(group, number)
+        _until(lambda: all(server.gone() for server in begun.values()), patience_s)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody uses, no two alike."""
+    with ExitStack() as held:
+        listeners = [held.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in listeners]
 
 
 def _answers(url: str) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import click
 
 from calibration.results import Results, Row
+from specsim.errors import SpecsimError
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,13 @@ def tell_plan(what: str, tasks: Sequence[Task], results: Results, seconds_each: 
     click.echo(f"{what}: {len(todo)} runs, about {took / 60:.2g} min{limit} → {results.path}{earlier}", err=True)
 
 
-def measure(tasks: Iterable[Task], results: Results, budget_s: float, label: str) -> Outcome:
-    """Measure what the file does not hold yet, in order, until the budget is spent."""
+def measure(
+    tasks: Iterable[Task], results: Results, budget_s: float, label: str, failed: list[str] | None = None
+) -> Outcome:
+    """Measure what the file does not hold yet, in order, until the budget is spent.
+
+    A run that fails ends it, unless there is a list for what failed: then that is told there, and the next is begun.
+    """
     tasks = list(tasks)
     todo = [task for task in tasks if not results.has(task.name)]
     end, done = time.monotonic() + budget_s, 0
@@ -47,8 +53,13 @@ def measure(tasks: Iterable[Task], results: Results, budget_s: float, label: str
         for task in bar:
             if time.monotonic() >= end:
                 break
-            results.add({"id": task.name, **task.measure()})
-            done += 1
+            try:
+                results.add({"id": task.name, **task.measure()})
+                done += 1
+            except SpecsimError as error:
+                if failed is None:
+                    raise
+                failed.append(f"{task.name}: {error}")
     return Outcome(done, len(tasks) - len(todo), len(todo) - done)
 
 

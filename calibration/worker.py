@@ -13,12 +13,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from calibration.allreduce import Work
+from calibration.allreduce import PATTERNS, Work
 from calibration.decoder import Decoder
 from calibration.machine import Machine
 
 _IN_A_ROW, _REPEATS = 20, 15
-_PRODUCT = {"cuda": 2048, "cpu": 64}  # rows and columns of the product before an all-reduce: 30 µs or so on an H200
+_ROWS = 16
+_SIDE, _COLD = (
+    {"cuda": 4096, "cpu": 64},
+    8,
+)  # a weight's rows and columns, and so many of them: 256 MiB, no cache of a GPU
 
 
 def main() -> None:
@@ -52,36 +56,42 @@ def _provenance(machine: Machine, work: Work, setting: str) -> dict[str, Any]:
 
 
 def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
-    """One all-reduce's time by size: of many back to back, and of what each adds after a product it depends on."""
-    side = _PRODUCT[machine.device]
-    left = torch.randn(side, side, device=machine.device, dtype=machine.dtype)
+    """One all-reduce's time by size: of many back to back, and of what each adds after a product it depends on.
+
+    The weight of that product is one that stays in the cache, or the next of many that do not, as a forward's.
+    """
+    side = _SIDE[machine.device]
+    inputs = torch.randn(_ROWS, side, device=machine.device, dtype=machine.dtype)
+    weights = [torch.randn(side, side, device=machine.device, dtype=machine.dtype) for _ in range(_COLD)]
     for graph in work.graphs if machine.on_gpu else (False,):
         for size in work.sizes:
             message = torch.zeros(size // 2 or 1, device=machine.device, dtype=machine.dtype)
-            alone = _us(machine, graph, partial(dist.all_reduce, message))
-            yield {"bytes": size, "cuda_graph": graph, "pattern": "back to back", "time_us": alone}
-            product = torch.zeros_like(left)
+            alone = _us(machine, graph, partial(_reduced, message))
+            yield {"bytes": size, "cuda_graph": graph, "pattern": PATTERNS[0], "time_us": alone}
+            for pattern, read in zip(PATTERNS[1:], (weights[:1], weights), strict=True):
 
-            def after(m: Any = message, p: Any = product) -> None:
-                torch.mm(left, left, out=p)
-                m.add_(p.view(-1)[0])
-                dist.all_reduce(m)
+                def without(index: int, m: Any = message, read: list[Any] = read) -> None:
+                    m.add_(torch.mm(inputs, read[index % len(read)]).view(-1)[0])
 
-            def without(m: Any = message, p: Any = product) -> None:
-                torch.mm(left, left, out=p)
-                m.add_(p.view(-1)[0])
+                def after(index: int, m: Any = message, without: Callable[[int], None] = without) -> None:
+                    without(index)
+                    dist.all_reduce(m)
 
-            added = _us(machine, graph, after) - _us(machine, graph, without)
-            if added > 0:  # less than the noise of the product says nothing
-                yield {"bytes": size, "cuda_graph": graph, "pattern": "after a product", "time_us": round(added, 3)}
+                added = _us(machine, graph, after) - _us(machine, graph, without)
+                if added > 0:  # less than the noise of the product says nothing
+                    yield {"bytes": size, "cuda_graph": graph, "pattern": pattern, "time_us": round(added, 3)}
 
 
-def _us(machine: Machine, graph: bool, step: Callable[[], object]) -> float:
-    """Microseconds of one step among many in a row."""
+def _reduced(message: Any, _: int) -> None:
+    dist.all_reduce(message)
+
+
+def _us(machine: Machine, graph: bool, step: Callable[[int], object]) -> float:
+    """Microseconds of one step among many in a row, each with its number."""
 
     def many() -> None:
-        for _ in range(_IN_A_ROW):
-            step()
+        for index in range(_IN_A_ROW):
+            step(index)
 
     for _ in range(3):
         many()

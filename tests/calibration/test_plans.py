@@ -143,6 +143,19 @@ def test_a_budget_that_is_spent_leaves_the_rest(tmp_path):
     assert measure(tasks, results(tmp_path / "r.json"), 0.0, "").left == 2
 
 
+def test_a_run_that_fails_ends_a_measurement_unless_its_words_are_asked_for(tmp_path):
+    def fails():
+        raise SpecsimError("out of memory")
+
+    tasks = [Task("a", fails), Task("b", lambda: {"batch_size": 2, "decode_ms": 4.0})]
+    kept, failed = results(tmp_path / "r.json"), []
+    with pytest.raises(SpecsimError, match="out of memory"):
+        measure(tasks, kept, 60, "")
+    assert measure(tasks, kept, 60, "", failed).left == 1
+    assert failed == ["a: out of memory"]
+    assert [run["id"] for run in kept.runs] == ["b"]
+
+
 def test_another_measurements_file_is_not_gone_on_with(tmp_path):
     path = tmp_path / "r.json"
     results(path).add({"id": "a", **RUN})

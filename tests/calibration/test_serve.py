@@ -16,7 +16,7 @@ from calibration.allreduce import SETTINGS
 from calibration.checkpoints import texts, write_checkpoint
 from calibration.engines import ENGINE_OWN, MOST_CONTEXT, Deployment, Loads, Serving, captured_tokens, survival
 from calibration.serve import chosen, run_id, servings
-from calibration.server import LocalServer, free_port
+from calibration.server import LocalServer, free_ports, stop
 from calibration.vllm_plugin import DISTINCT, distinct, own_seeds, write_entry_point
 from specsim.errors import InputError, SpecsimError
 from specsim.quantities import SpecConfig
@@ -133,16 +133,34 @@ def test_sglang_is_told_a_tree_and_the_length_that_a_chain_as_deep_would_have(co
 def test_a_setting_is_in_the_environment_and_nccl_carries_all_but_the_engines_own(config, tmp_path, nccl, off):
     deployment = deployed(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, ranks=2)
     plain = serving(1, nccl)
-    assert ("--disable-custom-all-reduce" in deployment.command(plain, 1)) is off
+    command = deployment.command(plain, 1)
+    assert ("--disable-custom-all-reduce" in command) is off
+    assert (stated(command, "--compilation-config").get("pass_config") == {"fuse_allreduce_rms": False}) is off
     environment = deployment.environment(plain)
     assert environment | SETTINGS.get(nccl, {}) == environment
     assert environment["NCCL_NVLS_ENABLE"] == "0"
+    assert environment["VLLM_ALLREDUCE_USE_SYMM_MEM"] == "0"
 
 
 def test_the_drafts_of_a_mixture_differ(config, tmp_path):
     both = [deployed(write_checkpoint(config(each), tmp_path / "m"), tmp_path) for each in (DENSE, MIXTURE)]
     assert [deployment.environment(serving(4, "default"))[DISTINCT] for deployment in both] == ["0", "1"]
     assert both[1].environment(serving(1, "default"))[DISTINCT] == "0"
+
+
+def test_servers_together_are_told_the_memory_that_the_largest_load_fills(config, tmp_path):
+    """4 requests of 128 + 512 tokens and 16 + 2·4 to spare, a quarter more: 3320; 5 layers, 2 heads of 16, keys and values."""
+    checkpoint = write_checkpoint(config(DENSE), tmp_path / "models")
+    drafted = serving(4)
+    alone, together = (deployed(checkpoint, tmp_path, at_once=count) for count in (1, 2))
+    command = together.command(drafted, 8000)
+    assert command[command.index("--kv-cache-memory-bytes") + 1] == str(3320 * 5 * 2 * 2 * 16 * 2)
+    assert "--kv-cache-memory-bytes" not in alone.command(drafted, 8000)
+    roots = {together.environment(drafted, slot)["VLLM_CACHE_ROOT"] for slot in (0, 1)}
+    assert len(roots) == 2
+    assert "VLLM_CACHE_ROOT" not in alone.environment(drafted)
+    sglang = deployed(checkpoint, tmp_path, at_once=2, engine="sglang").command(drafted, 8000)
+    assert sglang[sglang.index("--max-total-tokens") + 1] == "3320"
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(1, 12))
@@ -190,7 +208,7 @@ def measured(width, batch, ms):
 
 def test_without_a_fit_the_first_is_chosen(tmp_path):
     left = [serving(4, "default"), serving(8, "default")]
-    assert chosen(left, tmp_path / "none.json") == left[0]
+    assert chosen(left, tmp_path / "none.json", 1) == left[:1]
 
 
 def test_with_a_fit_the_server_is_chosen_of_which_it_tells_least(tmp_path):
@@ -201,9 +219,9 @@ def test_with_a_fit_the_server_is_chosen_of_which_it_tells_least(tmp_path):
     rows = [measured(w, b, (5 + 0.2 * w * b) * e) for (w, b), e in zip(pairs, noise, strict=True)]
     write_runs(rows, "", runs)
     near, far = serving(4, "default"), serving(16, "default")
-    assert chosen([near, far], runs) == far
-    assert chosen([near, serving(4, "Ring-LL"), far], runs) == serving(4, "Ring-LL")
-    assert chosen([near, serving(1, "Ring-LL"), serving(4, "Ring-LL")], runs) == serving(1, "Ring-LL")
+    assert chosen([near, far], runs, 1) == [far]
+    assert chosen([near, serving(4, "Ring-LL"), far], runs, 2) == [serving(4, "Ring-LL"), far]
+    assert chosen([near, serving(1, "Ring-LL"), serving(4, "Ring-LL")], runs, 1) == [serving(1, "Ring-LL")]
 
 
 def test_names_of_runs_have_no_commas_which_lists_have():
@@ -258,9 +276,20 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
 """
 
 
-def server(tmp_path, program, limit_s=60.0):
-    port = free_port()
-    return LocalServer([sys.executable, "-c", program, str(port)], {"A": "b"}, port, tmp_path / "log", limit_s)
+@pytest.fixture
+def begun(tmp_path):
+    """Begins a program with a port of its own; whatever it began is stopped afterwards."""
+    servers = []
+
+    def begin(program, limit_s=60.0):
+        number, (port,) = len(servers), free_ports(1)
+        log = tmp_path / f"log{number}"
+        servers.append(LocalServer([sys.executable, "-c", program, str(port)], {"A": "b"}, port, log, limit_s))
+        servers[-1].start()
+        return servers[-1]
+
+    yield begin
+    stop(servers)
 
 
 def lives(pid):
@@ -274,22 +303,31 @@ def lives(pid):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at /proc")
-def test_all_that_a_server_started_is_gone_with_it(tmp_path):
-    with server(tmp_path, SERVES) as running:
-        child = int((tmp_path / "log").read_text().split()[0])
-        assert lives(child)
-        assert running.started_s > 0
+def test_all_that_servers_started_is_gone_with_them(begun):
+    servers = [begun(SERVES), begun(SERVES)]
+    for each in servers:
+        each.wait()
+    children = [int(each.log.read_text().split()[0]) for each in servers]
+    assert all(lives(child) for child in children)
+    assert all(each.started_s > 0 for each in servers)
+    stop(servers)
+    assert all(each.gone() for each in servers)
     end = time.monotonic() + 30
-    while lives(child) and time.monotonic() < end:
+    while any(lives(child) for child in children) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not lives(child)
+    assert not any(lives(child) for child in children)
 
 
-def test_a_server_that_ends_is_told_with_its_last_words(tmp_path):
+def test_a_server_that_ends_is_told_with_its_last_words(begun):
     with pytest.raises(SpecsimError, match=r"ended with 3(.|\n)*NoSuchWeights: out of memory"):
-        server(tmp_path, "import sys; print('Error NoSuchWeights: out of memory'); sys.exit(3)").__enter__()
+        begun("import sys; print('Error NoSuchWeights: out of memory'); sys.exit(3)").wait()
 
 
-def test_a_server_that_never_is_ready_is_stopped(tmp_path):
+def test_a_server_that_never_is_ready_is_told(begun):
     with pytest.raises(SpecsimError, match="not ready within 1 s"):
-        server(tmp_path, "import time; print('loading', flush=True); time.sleep(600)", 1.0).__enter__()
+        begun("import time; print('loading', flush=True); time.sleep(600)", 1.0).wait()
+
+
+def test_ports_of_servers_that_start_together_differ():
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
