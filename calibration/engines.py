@@ -92,15 +92,15 @@ class Deployment:
         return [sys.executable, "-m", *command(self, serving, port), *self.extra]
 
     def kv_tokens(self, serving: Serving) -> int:
-        """Tokens of the KV cache that the largest load fills, and a quarter more."""
+        """Tokens of the KV cache that the largest load fills."""
         beside = self.loads.output_len + _SPARE + 2 * serving.width
-        return round(1.25 * max(batch * (context + beside) for batch, context in self.loads.points()))
+        return max(batch * (context + beside) for batch, context in self.loads.points())
 
     def kv_bytes(self, serving: Serving) -> int:
-        """What those take of each GPU, the drafter's layer with them."""
+        """What those take of each GPU, the drafter's layer with them, and a quarter more."""
         shape = self.checkpoint.shape
         a_layer = 2 * shape.kv_heads * shape.head_size * _BF16 // min(self.ranks, shape.kv_heads)
-        return self.kv_tokens(serving) * (shape.layers + 1) * a_layer
+        return 5 * self.kv_tokens(serving) * (shape.layers + 1) * a_layer // 4
 
     def environment(self, serving: Serving, slot: int = 0) -> dict[str, str]:
         """What the server's processes find beside what this one has."""
@@ -126,7 +126,7 @@ def vllm_command(deployment: Deployment, serving: Serving, port: int) -> list[st
         "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
         "--model", str(deployment.checkpoint.target), "--served-model-name", "model", "--load-format", "dummy",
         "--dtype", "bfloat16", "--max-model-len", str(deployment.context_len + serving.width),
-        "--max-num-seqs", str(max(deployment.loads.batches)), "--tensor-parallel-size", str(deployment.ranks),
+        "--max-num-seqs", str(most_requests(deployment.loads.batches, serving.width)), "--tensor-parallel-size", str(deployment.ranks),
         "--no-enable-prefix-caching",
     ]  # fmt: skip
     over_nccl = deployment.ranks > 1 and serving.nccl != ENGINE_OWN
@@ -181,6 +181,14 @@ _VLLM_ON_CPU = {
 }
 
 
+def most_requests(batches: Iterable[int], width: int) -> int:
+    """Requests that it makes room for: as many as its widest draft step has rows, which it rounds up to whole verifies.
+
+    vLLM 0.24 captures that step for all its rows, and with less room reads memory that is not its own.
+    """
+    return -(-max(batches) // width) * width
+
+
 def captured_tokens(batches: Iterable[int], width: int) -> list[int]:
     """Tokens of the graphs: each batch's own, so that no verify is padded, and its draft steps' as vLLM rounds them up."""
     return sorted({size for batch in batches for size in (batch * width, -(-batch // width) * width)})
@@ -209,7 +217,8 @@ def sglang_command(deployment: Deployment, serving: Serving, port: int) -> list[
     if deployment.ranks > 1 and serving.nccl != ENGINE_OWN:
         command += ["--disable-custom-all-reduce"]
     if deployment.at_once > 1:
-        command += ["--max-total-tokens", str(deployment.kv_tokens(serving))]
+        # it keeps room for what requests may still ask for: with a quarter to spare 3 of 16 waited
+        command += ["--max-total-tokens", str(2 * deployment.kv_tokens(serving))]
     if spec is not None:
         command += [
             "--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", str(deployment.checkpoint.drafter),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 INSTRUMENT = "loads over HTTP on a server without weights"
 STARTS_WITHIN_S = 600.0
+FIRST_USE_S = {"sglang": 1.0}
+"""Engines that compile kernels at the first use of a batch size: how long [s] each load is run before it counts."""
 
 # -- which server next -------------------------------------------------------------------------------------------------
 
@@ -69,6 +71,7 @@ def doubt_pct(model: CostModel, serving: Serving) -> float:
 def served_run(deployment: Deployment, serving: Serving, point: tuple[int, int], url: str, seed: int) -> Row:
     """A row of the run form: what the live check's instruments measured; raises SpecsimError where they measured nothing."""
     import asyncio
+    from dataclasses import replace
 
     from specsim.live.prompts import Prompt
     from specsim.live.single import Sample, measured_run
@@ -78,6 +81,8 @@ def served_run(deployment: Deployment, serving: Serving, point: tuple[int, int],
     asked = texts(deployment.checkpoint.shape.vocabulary, 2 * batch, context, generator)
     sample = Sample(url, [Prompt(text=text) for text in asked], batch, deployment.loads.output_len, deployment.loads.seconds,
                     run_id(serving, point), serving.nccl)  # fmt: skip
+    if first := FIRST_USE_S.get(deployment.engine):
+        asyncio.run(measured_run(replace(sample, seconds=first)))
     facts, row = asyncio.run(measured_run(sample))
     if shape_of(facts.spec) != shape_of(serving.spec):
         runs = "/".join(map(str, shape_of(facts.spec))) or "plain decode"

@@ -20,7 +20,7 @@ from calibration.engines import ENGINE_OWN, MOST_CONTEXT, Deployment, Loads, Ser
 from calibration.machine import Machine
 from calibration.results import Results
 from calibration.serve import INSTRUMENT, STARTS_WITHIN_S, chosen, run_id, served_run, servings
-from calibration.server import LocalServer, free_ports, stop
+from calibration.server import LocalServer, free_ports, settled, stop
 from calibration.session import Task, measure
 from specsim.errors import SpecsimError
 
@@ -112,23 +112,19 @@ def _serve_together(
     ports = free_ports(len(together))
     servers = [_server(deployment, *each) for each in zip(together, ports, range(len(together)), strict=True)]
     failed: list[str] = []
-    ready = []
     try:
         for serving, server in zip(together, servers, strict=True):
             click.echo(f"starting {deployment.engine}: {serving.label}", err=True)
             server.start()
+        for server, failure in settled(servers, STARTS_WITHIN_S):
+            label = together[servers.index(server)].label
+            click.echo(f"{label}: {f'ready after {server.started_s:.0f} s' if failure is None else 'failed'}", err=True)
+            failed += [] if failure is None else [f"{label}: {failure}"]
         for serving, server in zip(together, servers, strict=True):
-            try:
-                server.wait()
-                ready.append((serving, server))
-                click.echo(f"{serving.label}: ready after {server.started_s:.0f} s", err=True)
-            except SpecsimError as error:
-                stop([server])
-                failed.append(f"{serving.label}: {error}")
-        for serving, server in ready:
-            tasks = [Task(run_id(serving, point), partial(served_run, deployment, serving, point, server.url, seed))
-                     for point in todo(deployment, serving, results)]  # fmt: skip
-            measure(tasks, results, end_s - time.monotonic(), serving.label, failed)
+            if not server.gone():
+                tasks = [Task(run_id(serving, point), partial(served_run, deployment, serving, point, server.url, seed))
+                         for point in todo(deployment, serving, results)]  # fmt: skip
+                measure(tasks, results, end_s - time.monotonic(), serving.label, failed)
     finally:
         stop(servers)
     return failed
@@ -136,9 +132,7 @@ def _serve_together(
 
 def _server(deployment: Deployment, serving: Serving, port: int, slot: int) -> LocalServer:
     log = deployment.folder / f"{serving.label.replace(' ', '-').replace('/', '-')}.log"
-    return LocalServer(
-        deployment.command(serving, port), deployment.environment(serving, slot), port, log, STARTS_WITHIN_S
-    )
+    return LocalServer(deployment.command(serving, port), deployment.environment(serving, slot), port, log)
 
 
 def _tell_plan(deployment: Deployment, left: Sequence[Serving], results: Results, budget_s: float) -> None:

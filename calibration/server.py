@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,21 +19,23 @@ from specsim.errors import SpecsimError
 
 _LOOK_S = 0.25
 _POLITE_S, _GONE_S = 15.0, 30.0
-_SHOWN = 12
+_SHOWN, _FIRST = 12, 3
+_ERROR = re.compile(r"\b\w*(Error|Exception)\b.*")
+_LEAST_S, _TIMES = 120.0, 3.0
+"""Servers that start together are alike: none may take so many times as long as another that is well, or this long."""
 
 
 @dataclass
 class LocalServer:
     """A command that serves `/health` at a port, in a process group of its own; what it says goes to `log`.
 
-    `limit_s` is how long it may take until it is well.
+    How long it took until it was well is `started_s`.
     """
 
     command: Sequence[str]
     environment: Mapping[str, str]
     port: int
     log: Path
-    limit_s: float
     started_s: float = field(default=0.0, init=False)
     _begun_s: float = field(default=0.0, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -43,7 +46,7 @@ class LocalServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Begin it; `wait` tells when it is well."""
+        """Begin it; `settled` tells what became of it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._begun_s = time.monotonic()
         with self.log.open("ab") as out:
@@ -52,24 +55,26 @@ class LocalServer:
                 env={**os.environ, **self.environment}, start_new_session=True,
             )  # fmt: skip
 
-    def wait(self) -> None:
-        """Until it is well; raises SpecsimError with its last words where it never is."""
+    def well(self, limit_s: float) -> bool:
+        """Whether it is; raises SpecsimError with its last words where it ended, or is not so long after its start."""
         assert self._process is not None
-        while not _answers(self.url + "/health"):
-            if self._process.poll() is not None:
-                raise SpecsimError(
-                    f"the server ended with {self._process.returncode} before it was ready:\n{self.last_words()}"
-                )
-            if time.monotonic() - self._begun_s > self.limit_s:
-                raise SpecsimError(f"the server was not ready within {self.limit_s:g} s:\n{self.last_words()}")
-            time.sleep(_LOOK_S)
-        self.started_s = time.monotonic() - self._begun_s
+        took = time.monotonic() - self._begun_s
+        if _answers(self.url + "/health"):
+            self.started_s = took
+            return True
+        if self._process.poll() is not None:
+            raise SpecsimError(
+                f"the server ended with {self._process.returncode} before it was ready:\n{self.last_words()}"
+            )
+        if took > limit_s:
+            raise SpecsimError(f"the server was not ready within {limit_s:.0f} s:\n{self.last_words()}")
+        return False
 
     def last_words(self) -> str:
-        """The end of what it said: from its last error on, where there is one."""
+        """Its first errors, each once, where there are any; else the end of what it said."""
         lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        errors = [line for line in lines if "Error" in line]
-        shown = errors[-3:] or lines[-_SHOWN:]
+        errors = {found.group(): line for line in reversed(lines) if (found := _ERROR.search(line))}
+        shown = list(errors.values())[: -_FIRST - 1 : -1] or lines[-_SHOWN:]
         return "\n".join([*(f"  {line.strip()[:300]}" for line in shown), f"  (all of it: {self.log})"])
 
     def group(self) -> int | None:
@@ -79,6 +84,24 @@ class LocalServer:
     def gone(self) -> bool:
         """Whether none of its group is left."""
         return self._process is None or (self._process.poll() is not None and not _signal(self._process.pid, 0))
+
+
+def settled(servers: Iterable[LocalServer], limit_s: float) -> Iterator[tuple[LocalServer, SpecsimError | None]]:
+    """Each server once it is well (None) or has failed, within `limit_s` of its start; one that hangs is stopped."""
+    waiting = list(servers)
+    while waiting:
+        for server in list(waiting):
+            failure = None
+            try:
+                if not server.well(limit_s):
+                    continue
+                limit_s = min(limit_s, max(_LEAST_S, _TIMES * server.started_s))
+            except SpecsimError as error:
+                failure = error
+                stop([server])
+            waiting.remove(server)
+            yield server, failure
+        time.sleep(_LOOK_S if waiting else 0.0)
 
 
 def stop(servers: Iterable[LocalServer]) -> None:

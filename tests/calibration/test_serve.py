@@ -14,11 +14,20 @@ from hypothesis import strategies as st
 
 from calibration.allreduce import SETTINGS
 from calibration.checkpoints import texts, write_checkpoint
-from calibration.engines import ENGINE_OWN, MOST_CONTEXT, Deployment, Loads, Serving, captured_tokens, survival
+from calibration.engines import (
+    ENGINE_OWN,
+    MOST_CONTEXT,
+    Deployment,
+    Loads,
+    Serving,
+    captured_tokens,
+    most_requests,
+    survival,
+)
 from calibration.serve import chosen, run_id, servings
-from calibration.server import LocalServer, free_ports, stop
+from calibration.server import LocalServer, free_ports, settled, stop
 from calibration.vllm_plugin import DISTINCT, distinct, own_seeds, write_entry_point
-from specsim.errors import InputError, SpecsimError
+from specsim.errors import InputError
 from specsim.quantities import SpecConfig
 from specsim.runs.writing import write_runs
 
@@ -149,18 +158,18 @@ def test_the_drafts_of_a_mixture_differ(config, tmp_path):
 
 
 def test_servers_together_are_told_the_memory_that_the_largest_load_fills(config, tmp_path):
-    """4 requests of 128 + 512 tokens and 16 + 2·4 to spare, a quarter more: 3320; 5 layers, 2 heads of 16, keys and values."""
+    """4 requests of 128 + 512 tokens and 16 + 2·4 to spare: 2656; 5 layers, 2 heads of 16, keys and values, a quarter more."""
     checkpoint = write_checkpoint(config(DENSE), tmp_path / "models")
     drafted = serving(4)
     alone, together = (deployed(checkpoint, tmp_path, at_once=count) for count in (1, 2))
     command = together.command(drafted, 8000)
-    assert command[command.index("--kv-cache-memory-bytes") + 1] == str(3320 * 5 * 2 * 2 * 16 * 2)
+    assert command[command.index("--kv-cache-memory-bytes") + 1] == str(2656 * 5 * 2 * 2 * 16 * 2 * 5 // 4)
     assert "--kv-cache-memory-bytes" not in alone.command(drafted, 8000)
     roots = {together.environment(drafted, slot)["VLLM_CACHE_ROOT"] for slot in (0, 1)}
     assert len(roots) == 2
     assert "VLLM_CACHE_ROOT" not in alone.environment(drafted)
     sglang = deployed(checkpoint, tmp_path, at_once=2, engine="sglang").command(drafted, 8000)
-    assert sglang[sglang.index("--max-total-tokens") + 1] == "3320"
+    assert sglang[sglang.index("--max-total-tokens") + 1] == "5312"
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(1, 12))
@@ -170,6 +179,13 @@ def test_no_batch_is_padded_and_draft_steps_are_to_a_multiple(batches, width):
     assert all(batch * width in sizes for batch in batches)
     assert all(any(batch <= size < batch + width for size in sizes) for batch in batches)
     assert all(size % width == 0 for size in sizes)
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(1, 12))
+def test_there_is_room_for_every_row_of_a_draft_step(batches, width):
+    room = most_requests(batches, width)
+    assert max(batches) <= room < max(batches) + width
+    assert all(-(-batch // width) * width <= room for batch in batches)
 
 
 @given(st.floats(0, 1), st.integers(1, 16))
@@ -281,10 +297,10 @@ def begun(tmp_path):
     """Begins a program with a port of its own; whatever it began is stopped afterwards."""
     servers = []
 
-    def begin(program, limit_s=60.0):
+    def begin(program):
         number, (port,) = len(servers), free_ports(1)
         log = tmp_path / f"log{number}"
-        servers.append(LocalServer([sys.executable, "-c", program, str(port)], {"A": "b"}, port, log, limit_s))
+        servers.append(LocalServer([sys.executable, "-c", program, str(port)], {"A": "b"}, port, log))
         servers[-1].start()
         return servers[-1]
 
@@ -305,8 +321,7 @@ def lives(pid):
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at /proc")
 def test_all_that_servers_started_is_gone_with_them(begun):
     servers = [begun(SERVES), begun(SERVES)]
-    for each in servers:
-        each.wait()
+    assert [failure for _, failure in settled(servers, 60.0)] == [None, None]
     children = [int(each.log.read_text().split()[0]) for each in servers]
     assert all(lives(child) for child in children)
     assert all(each.started_s > 0 for each in servers)
@@ -318,14 +333,41 @@ def test_all_that_servers_started_is_gone_with_them(begun):
     assert not any(lives(child) for child in children)
 
 
-def test_a_server_that_ends_is_told_with_its_last_words(begun):
-    with pytest.raises(SpecsimError, match=r"ended with 3(.|\n)*NoSuchWeights: out of memory"):
-        begun("import sys; print('Error NoSuchWeights: out of memory'); sys.exit(3)").wait()
+ENDS = """
+import sys
+print("(Worker) RuntimeError: out of memory")
+print("(Engine) ERROR RuntimeError: out of memory")
+print("(Engine) ValueError: no engine")
+sys.exit(3)
+"""
 
 
-def test_a_server_that_never_is_ready_is_told(begun):
-    with pytest.raises(SpecsimError, match="not ready within 1 s"):
-        begun("import time; print('loading', flush=True); time.sleep(600)", 1.0).wait()
+def test_a_server_that_ends_is_told_with_its_first_errors_each_once(begun):
+    ((_, failure),) = settled([begun(ENDS)], 60.0)
+    told = str(failure).splitlines()
+    assert "ended with 3" in told[0]
+    assert [line.strip() for line in told[1:-1]] == [
+        "(Worker) RuntimeError: out of memory",
+        "(Engine) ValueError: no engine",
+    ]
+
+
+def test_a_server_that_never_is_ready_is_stopped_and_the_others_are_not(begun):
+    hangs, serves = begun("import time; print('loading', flush=True); time.sleep(600)"), begun(SERVES)
+    assert list(settled([serves], 60.0)) == [(serves, None)]
+    ((_, failure),) = settled([hangs], 1.0)
+    assert "not ready within 1 s" in str(failure)
+    assert "loading" in str(failure)
+    assert hangs.gone()
+    assert not serves.gone()
+
+
+def test_of_servers_alike_none_may_take_much_longer_than_another(begun, monkeypatch):
+    monkeypatch.setattr("calibration.server._LEAST_S", 0.0)
+    hangs, serves = begun("import time; time.sleep(600)"), begun(SERVES)
+    failures = [failure for _, failure in settled([hangs, serves], 600.0)]
+    assert failures[0] is None
+    assert "not ready within" in str(failures[1])
 
 
 def test_ports_of_servers_that_start_together_differ():

@@ -23,7 +23,7 @@ TINY = {
 def serve(folder, *arguments):
     command = [sys.executable, "-m", "calibration", "serve", "--model", "config.json", "--batch-size", "1"]
     return subprocess.run(
-        [*command, "--num-draft-tokens", "1,3", "--context-len", "32", "-o", "served.json", *arguments],
+        [*command, "--num-draft-tokens", "1,3", "--context-len", "32", "--servers-at-once", "2", "-o", "served.json", *arguments],
         cwd=folder, capture_output=True, text=True, timeout=900, check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
