@@ -18,6 +18,7 @@ from benchmarks import (
     accuracy_cost,
     accuracy_peers,
     accuracy_serving,
+    accuracy_tensor_parallel,
     accuracy_trees,
 )
 from benchmarks.groups import LONG, OWN, PUBLIC
@@ -153,19 +154,46 @@ hard ones: there a constant ratio has the sign right about as often as a fit, wh
 
 Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs): a 32-layer forward of hidden size 4096 without
 attention, with its 64 all-reduces and without, at 1 to 64 tokens (`tests/validation/data/h200x2_forward.csv`), beside
-the forward without plus what single all-reduces take back to back (`h200x2_allreduce.csv`, eq. 17). "Harness" is the
-same by `python -m calibration allreduce` on another machine of that kind, with attention (`calibration/data`); "after a
-product" takes what one all-reduce adds behind a matrix product that it depends on.
+the forward without plus what single all-reduces take back to back (`h200x2_allreduce.csv`, eq. 17). "Harness" and "again"
+are the same by `python -m calibration allreduce` on two other machines of that kind, with attention (`calibration/data`).
+"After a product" takes what one all-reduce adds behind a matrix product that it depends on, whose weight stays in the
+cache; "cold" behind products of eight weights (32 MiB each) in turn; "in a forward" what the harness's forward took longer
+with its all-reduces, over their number.
 
 {all_reduce}
 
-Within 15% or 0.1 ms is the aim, and all settings but Simple are told so, by either table. The default is LL at these sizes,
+Within 15% or 0.1 ms is the aim, and all settings but Simple are told so, by any table. The default is LL at these sizes,
 and additive. Simple is not: its table is too cheap, and so is the change, of which up to {fall_short:.2f} times the table's was
-measured. Intervals of settings that were never run allow for that. A table made after products is no cure, since it is as
-far off: what it leaves out is no overlap of neighbours. What remains is a constant, beside the default {extra_first:.1f} µs an
-all-reduce in the first measurement and {extra_harness:.1f} in the other, whatever the tokens; with either's constant {within} of
-{of} changes of the other are told within the aim. Why a forward pays it these tables do not say, and one kind of machine is
-too few to make it a rule: measure Simple in a forward (`python -m calibration allreduce --model`).
+measured. Intervals of settings that were never run allow for that. A table made after products is no cure, nor is it the
+overlap of neighbours that tables leave out: what remains is a constant, beside the default {extra_first:.1f} µs an
+all-reduce in the first measurement and {extra_harness:.1f} in the second, whatever the tokens. Weights that come from memory
+explain a part of it. A forward between whose all-reduces 100 MiB are read may pay the rest in the same coin; that was not
+measured. It is systematic, though: all-reduces measured in one machine's forward tell the other's changes, and
+served ones (below). So `python -m calibration allreduce --model` writes that table, and it is the one to use.
+
+## Served over two GPUs, by NCCL setting
+
+vLLM 0.24.0 with EAGLE-3 over two H200s with NVLink, without its own all-reduce: plain decode and 3 drafts at batch 1 to 64
+(`calibration/data/h200x2_served_llama-3.1-8b.json`, by `python -m calibration serve --tensor-parallel 2`). The fit saw the
+eight runs under NCCL's default. All other settings are the default's times moved by eq. 17, with all-reduces that were measured
+on another machine of that kind, in a forward or back to back; none of their runs was seen.
+
+{tensor_parallel}
+
+A change within 15% or 0.2 ms is the aim. All-reduces measured in a forward tell {felt_within} of {felt_of} changes so, those back to
+back {table_within} of {table_of}, Simple hardly ever. Beyond the table (messages of 2 MiB; it ends at 512 KiB) predictions are flagged,
+and wrong: the default changes its protocol there.
+
+{tensor_parallel_answers}
+
+¹ flagged as extrapolated. "Told" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05
+tokens is the aim: without a flag it is off by at most {moved_furthest:.2f} by moved runs, and by {told_furthest:.2f} where the fit is asked,
+which takes the default's four cycles for a line that they are not. Peer access is worth more than any protocol: without it
+("nop2p") 3 drafts need the most accepted tokens at batch 64, where logits and messages are largest.
+
+What the engine's own all-reduce saves is measured, since no table of NCCL's can tell it:
+
+{own_all_reduce}
 
 ## Served: time per output token
 
@@ -206,7 +234,8 @@ def page() -> str:
     """The page's text, from data and code as they stand."""
     own, long, public = (accuracy_cost.results(groups) for groups in (OWN, (LONG,), PUBLIC))
     drafters = accuracy_acceptance.public_groups()
-    extras, within, of = accuracy_allreduce.extras_of_simple()
+    extras, _, _ = accuracy_allreduce.extras_of_simple()
+    felt, back_to_back = (accuracy_tensor_parallel.within(name) for name in accuracy_tensor_parallel.tables())
     return HEAD.format(
         own=accuracy_cost.held_table([*own, *long]),
         bare=accuracy_bare.cycle_table(),
@@ -229,8 +258,15 @@ def page() -> str:
         fall_short=accuracy_allreduce.fall_short(),
         extra_first=extras[0],
         extra_harness=extras[1],
-        within=within,
-        of=of,
+        tensor_parallel=accuracy_tensor_parallel.table(),
+        tensor_parallel_answers=accuracy_tensor_parallel.answers_table(),
+        own_all_reduce=accuracy_tensor_parallel.own_table(),
+        felt_within=felt[0],
+        felt_of=felt[1],
+        table_within=back_to_back[0],
+        table_of=back_to_back[1],
+        moved_furthest=accuracy_tensor_parallel.furthest("length_moved"),
+        told_furthest=accuracy_tensor_parallel.furthest("length_told"),
         serving=accuracy_serving.table(),
         apart=accuracy_serving.APART_MS,
     )

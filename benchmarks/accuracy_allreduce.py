@@ -54,12 +54,12 @@ def _read(path: Path, nccl: str) -> Forwards:
 def harness_curves(name: str = "h200x2_allreduce.csv") -> dict[str, MeasuredCurve]:
     """The calibration harness's curves by setting, those in CUDA graphs: back to back unless another table is named."""
     settings = load_allreduce([(None, HARNESS / name)]).settings()
-    return {s.label.removesuffix(", graph"): s.curve for s in settings if s.label.endswith(", graph")}
+    return {s.label.removesuffix(", graph"): s.curve for s in settings if not s.label.endswith(", eager")}
 
 
-def harness_forwards(nccl: str) -> Forwards:
+def harness_forwards(nccl: str, machine: str = "h200x2") -> Forwards:
     """The harness's forwards under a setting, with attention."""
-    return _read(HARNESS / "h200x2_forward_llama-3.1-8b.csv", nccl)
+    return _read(HARNESS / f"{machine}_forward_llama-3.1-8b.csv", nccl)
 
 
 def fall_short() -> float:
@@ -119,10 +119,23 @@ def table() -> str:
             lines.append(_line(name, f"forward under {nccl}", each.measured_ms, each.errors_ms(known[nccl]), "–"))
             if nccl != "default":
                 lines.append(_change_line(name, known, before, each, nccl))
-    after, before = harness_curves("h200x2_after_allreduce.csv"), harness_forwards("default")
-    others = [nccl for nccl in after if nccl != "default"]
-    lines += [_change_line("harness, after a product", after, before, harness_forwards(n), n) for n in others]
+    for name, file, machine in TABLES:
+        other, before = harness_curves(file), harness_forwards("default", machine)
+        for nccl in (nccl for nccl in other if nccl != "default"):
+            after = harness_forwards(nccl, machine)
+            if after.tokens.size:
+                lines.append(_change_line(name, other, before, after, nccl))
     return "\n".join(lines)
+
+
+TABLES = (
+    ("harness, after a product", "h200x2_after_allreduce.csv", "h200x2"),
+    ("again, back to back", "h200x2b_allreduce.csv", "h200x2b"),
+    ("again, after a product", "h200x2b_after_allreduce.csv", "h200x2b"),
+    ("again, after a cold product", "h200x2b_after_cold_allreduce.csv", "h200x2b"),
+    ("again, by the harness's in a forward", "h200x2_in_forward_allreduce.csv", "h200x2b"),
+)
+"""Tables of all-reduces made otherwise, and the machine whose forwards they are asked of; "again" is another machine."""
 
 
 def _change_line(

@@ -18,8 +18,8 @@ from specsim.errors import SpecsimError
 SIZES = tuple(1024 * 2**power for power in range(13))
 """Messages from 1 KiB to 4 MiB."""
 
-TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-_SECONDS = 240
+TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512)
+_SECONDS, _BF16 = 240, 2
 
 SETTINGS: dict[str, dict[str, str]] = {
     "default": {},
@@ -112,16 +112,30 @@ class Table:
 
 
 COLUMNS = {
-    "allreduce": ("nccl", "bytes", "time_us", "cuda_graph", "ranks", "hardware", "nccl_version", "source"),
+    "allreduce": ("nccl", "bytes", "time_us", "cuda_graph", "pattern", "ranks", "hardware", "nccl_version", "source"),
     "forward": ("nccl", "tokens", "with_ms", "without_ms", "ranks", "hardware", "nccl_version", "source"),
 }
 """Columns of the two tables; the first is what `specsim comm` reads."""
 
 
 PATTERNS = ("back to back", "after a product", "after a cold product")
-"""What an all-reduce stands in; the last product's weight comes from memory, as a forward's does."""
+"""What a single all-reduce stands in; the last product's weight comes from memory, as a forward's does."""
 
 
 def placed(rows: Iterable[Row], pattern: str) -> Iterator[Row]:
     """The rows of one pattern."""
-    return (row for row in rows if row.get("pattern", pattern) == pattern)
+    return (row for row in rows if row["pattern"] == pattern)
+
+
+def in_a_forward(rows: Iterable[Row], shape: ModelShape) -> Iterator[Row]:
+    """All-reduces where they are paid: what each forward takes longer with them, over their number (eq. 17)."""
+    for row in rows:
+        added = float(row["with_ms"]) - float(row["without_ms"])
+        if added > 0:  # less than the noise of two forwards says nothing
+            yield {
+                **row,
+                "bytes": int(row["tokens"]) * shape.hidden_size * _BF16,
+                "time_us": round(1000.0 * added / shape.all_reduces, 3),
+                "cuda_graph": True,
+                "pattern": "in a forward",
+            }

@@ -8,13 +8,24 @@ from pathlib import Path
 
 import click
 
-from calibration.allreduce import COLUMNS, PATTERNS, SETTINGS, SIZES, TOKENS, Table, Work, measured, placed
+from calibration.allreduce import (
+    COLUMNS,
+    PATTERNS,
+    SETTINGS,
+    SIZES,
+    TOKENS,
+    Table,
+    Work,
+    in_a_forward,
+    measured,
+    placed,
+)
 from calibration.forward import Bench, tasks
 from calibration.grids import Point, next_width, points
 from calibration.machine import Machine
 from calibration.results import Results, Row
 from calibration.session import Task, measure, tell_outcome, tell_plan
-from calibration.shapes import read_shape
+from calibration.shapes import ModelShape, read_shape
 from specsim.errors import SpecsimError
 
 _SECONDS_EACH = 1.5  # a point's capture and repeats on an H200 at 8B; weights are filled once
@@ -128,7 +139,7 @@ def run_cycle(
 
 
 def run_allreduce(output: Path, ranks: int | None, settings: str, model: Path | None, budget: float, seed: int) -> None:
-    """`python -m calibration allreduce`: tables OUTPUT (back to back), OUTPUT-after, OUTPUT-after-cold, OUTPUT-forward."""
+    """`python -m calibration allreduce`: OUTPUT (back to back), -after, -after-cold; with a model -forward, -in-forward."""
     machine = machine_for_tests_or_real()
     ranks = ranks or machine.count
     if machine.on_gpu and ranks > machine.count:
@@ -148,7 +159,8 @@ def run_allreduce(output: Path, ranks: int | None, settings: str, model: Path | 
             tables = _tables(output, kind)
             if time.monotonic() < end and not tables[0].has(label):
                 try:
-                    _add(tables, kind, measured(Work(kind, ranks, sizes, tokens, shape, seed=seed), label))
+                    rows = measured(Work(kind, ranks, sizes, tokens, shape, seed=seed), label)
+                    _add(tables, rows, shape if kind == "forward" else None)
                 except SpecsimError as error:
                     failed.append(str(error))
     for line in failed:
@@ -170,17 +182,20 @@ def setting_labels(written: str, allowed: Iterable[str]) -> list[str]:
 
 
 def _tables(output: Path, kind: str) -> list[Table]:
-    """The files of a kind: back to back and after products, or the forwards."""
-    names = {"allreduce": ("", "-after", "-after-cold"), "forward": ("-forward",)}[kind]
-    return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[kind]) for name in names]
+    """The files of a kind: back to back and after products, or the forwards and what their all-reduces took."""
+    names = {"allreduce": {"": "allreduce", "-after": "allreduce", "-after-cold": "allreduce"},
+             "forward": {"-forward": "forward", "-in-forward": "allreduce"}}[kind]  # fmt: skip
+    return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[form]) for name, form in names.items()]
 
 
-def _add(tables: list[Table], kind: str, rows: list[Row]) -> None:
-    if kind == "forward":
-        tables[0].add(rows)
-        return
-    for table, pattern in zip(tables, PATTERNS, strict=True):
-        table.add(placed(rows, pattern))
+def _add(tables: list[Table], rows: list[Row], shape: ModelShape | None) -> None:
+    """Put a setting's rows into the files of their kind."""
+    if shape is None:
+        placed_rows = [list(placed(rows, pattern)) for pattern in PATTERNS]
+    else:
+        placed_rows = [rows, list(in_a_forward(rows, shape))]
+    for table, each in zip(tables, placed_rows, strict=True):
+        table.add(each)
 
 
 def trees_of(written: str) -> Iterator[tuple[int, int, int]]:

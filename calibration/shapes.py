@@ -51,6 +51,11 @@ class ModelShape:
         router = self.hidden_size * self.experts
         return self.layers * (attention + block + router) + self.vocabulary * self.hidden_size
 
+    @property
+    def all_reduces(self) -> int:
+        """Of a forward that is split over GPUs: after each attention and each feed-forward block."""
+        return 2 * self.layers
+
     def drafter(self) -> ModelShape:
         """A drafter of the EAGLE-3 kind: one dense layer of the target's width, with a head of part of the vocabulary."""
         return replace(self, name=f"{self.name} drafter", layers=1, experts=0, experts_per_token=0, expert_size=0,

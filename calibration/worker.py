@@ -19,10 +19,10 @@ from calibration.machine import Machine
 
 _IN_A_ROW, _REPEATS = 20, 15
 _ROWS = 16
-_SIDE, _COLD = (
-    {"cuda": 4096, "cpu": 64},
-    8,
-)  # a weight's rows and columns, and so many of them: 256 MiB, no cache of a GPU
+_WARM, _COLD = {"cuda": 4096, "cpu": 64}, {"cuda": 8192, "cpu": 128}
+_COLD_WEIGHTS = 4
+"""Rows and columns of a weight that stays in the cache (32 MiB in bf16), and of those that take turns and do not (128 MiB,
+what an 8B model reads between two all-reduces over two GPUs)."""
 
 
 def main() -> None:
@@ -60,18 +60,18 @@ def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
 
     The weight of that product is one that stays in the cache, or the next of many that do not, as a forward's.
     """
-    side = _SIDE[machine.device]
-    inputs = torch.randn(_ROWS, side, device=machine.device, dtype=machine.dtype)
-    weights = [torch.randn(side, side, device=machine.device, dtype=machine.dtype) for _ in range(_COLD)]
+    warm, cold = ([_random(machine, side, side) for _ in range(count)]
+                  for side, count in ((_WARM[machine.device], 1), (_COLD[machine.device], _COLD_WEIGHTS)))  # fmt: skip
     for graph in work.graphs if machine.on_gpu else (False,):
         for size in work.sizes:
             message = torch.zeros(size // 2 or 1, device=machine.device, dtype=machine.dtype)
             alone = _us(machine, graph, partial(_reduced, message))
             yield {"bytes": size, "cuda_graph": graph, "pattern": PATTERNS[0], "time_us": alone}
-            for pattern, read in zip(PATTERNS[1:], (weights[:1], weights), strict=True):
+            for pattern, weights in zip(PATTERNS[1:], (warm, cold), strict=True):
+                inputs = _random(machine, _ROWS, weights[0].shape[0])
 
-                def without(index: int, m: Any = message, read: list[Any] = read) -> None:
-                    m.add_(torch.mm(inputs, read[index % len(read)]).view(-1)[0])
+                def without(index: int, m: Any = message, x: Any = inputs, w: list[Any] = weights) -> None:
+                    m.add_(torch.mm(x, w[index % len(w)]).view(-1)[0])
 
                 def after(index: int, m: Any = message, without: Callable[[int], None] = without) -> None:
                     without(index)
@@ -80,6 +80,10 @@ def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
                 added = _us(machine, graph, after) - _us(machine, graph, without)
                 if added > 0:  # less than the noise of the product says nothing
                     yield {"bytes": size, "cuda_graph": graph, "pattern": pattern, "time_us": round(added, 3)}
+
+
+def _random(machine: Machine, rows: int, columns: int) -> Any:
+    return torch.randn(rows, columns, device=machine.device, dtype=machine.dtype)
 
 
 def _reduced(message: Any, _: int) -> None:

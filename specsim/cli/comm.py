@@ -31,9 +31,13 @@ def model_options(command: Any) -> Any:
     options = (
         click.option("--layers", type=int, help="Layers of the target; two all-reduces each."),
         click.option("--hidden-size", type=int, help="Hidden size of the target."),
+        click.option("--vocab-size", type=int,
+                     help="Vocabulary, where it is split over the GPUs (vLLM, SGLang): the embedding's all-reduce and"
+                          " the logits' gather count too."),
         click.option("--bytes-per-element", type=int, default=2, show_default=True, help="Of what is all-reduced."),
         click.option("--draft-layers", type=int, help="Layers of a drafter that is split over the GPUs too."),
         click.option("--draft-hidden-size", type=int, help="Its hidden size.  [default: the target's]"),
+        click.option("--draft-vocab-size", type=int, help="Its vocabulary, likewise."),
         click.option("--batch-size", callback=counts, metavar="COUNTS", default="1", show_default=True,
                      help="Requests running together."),
         click.option("--num-draft-tokens", callback=counts, metavar="COUNTS",
@@ -150,8 +154,9 @@ def _shapes(options: dict[str, Any]) -> tuple[Shape, Shape | None]:
     element = options["bytes_per_element"]
     hidden = options["draft_hidden_size"] or options["hidden_size"]
     drafted = options["draft_layers"]
-    target = Shape(options["layers"], options["hidden_size"], element)
-    return target, None if drafted is None else Shape(drafted, hidden, element)
+    target = Shape(options["layers"], options["hidden_size"], element, vocab_size=options["vocab_size"])
+    vocabulary = options["draft_vocab_size"]
+    return target, None if drafted is None else Shape(drafted, hidden, element, vocab_size=vocabulary)
 
 
 def _spec(options: dict[str, Any]) -> SpecConfig:

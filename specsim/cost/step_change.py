@@ -15,30 +15,36 @@ from specsim.quantities import BoolArray, FloatArray, Floats
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides a tensor-parallel forward's all-reduces: layers, hidden size, bytes of an element, and their number.
+    """What decides a tensor-parallel forward's messages: layers, hidden size, bytes of an element, and their number.
 
-    Two all-reduces a layer, after attention and after the feed-forward block; a vocabulary-parallel embedding's
-    one more is left out.
+    Two all-reduces a layer, after attention and after the feed-forward block. Where the vocabulary is split over the
+    GPUs, as vLLM and SGLang do, `vocab_size` adds the embedding's all-reduce and the gather of the logits.
     """
 
     layers: int
     hidden_size: int
     bytes_per_element: int = 2
     per_layer: int = 2
+    vocab_size: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden_size", "bytes_per_element", "per_layer"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("layers", "hidden_size", "bytes_per_element", "per_layer", "vocab_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name} must be at least 1, not {value}")
 
     @property
     def all_reduces(self) -> int:
         """How many a forward has, n of eq. 17."""
-        return self.per_layer * self.layers
+        return self.per_layer * self.layers + (self.vocab_size is not None)
 
     def message_bytes(self, tokens: Floats) -> Floats:
         """Size T·h·b of a message [bytes], at the tokens' shape (eq. 17)."""
         return tokens * (self.hidden_size * self.bytes_per_element)
+
+    def logits_bytes(self, positions: Floats) -> Floats:
+        """Size P·v·b of the logits that are gathered for so many positions [bytes], at their shape; 0 without a vocabulary."""
+        return positions * ((self.vocab_size or 0) * self.bytes_per_element)
 
 
 def forward_ms(curve: AllReduceCurve, shape: Shape, tokens: Floats) -> Floats:
@@ -46,15 +52,33 @@ def forward_ms(curve: AllReduceCurve, shape: Shape, tokens: Floats) -> Floats:
     return curve.time_us(shape.message_bytes(tokens)) * (shape.all_reduces / 1000.0)
 
 
+def gather_ms(curve: AllReduceCurve, shape: Shape, positions: Floats) -> Floats:
+    """Time ½·a_s(P·v·b) in which the logits of P positions are gathered [ms], at their shape (eq. 17).
+
+    An all-reduce is a reduction to parts and a gather of them, each of as many steps and bytes.
+    """
+    if shape.vocab_size is None:
+        return positions * 0.0
+    return curve.time_us(shape.logits_bytes(positions)) * (0.5 / 1000.0)
+
+
 def forward_change_ms(
-    before: AllReduceCurve, after: AllReduceCurve, shape: Shape, tokens: Floats, custom: tuple[CustomPath, ...] = ()
+    before: AllReduceCurve,
+    after: AllReduceCurve,
+    shape: Shape,
+    tokens: Floats,
+    custom: tuple[CustomPath, ...] = (),
+    positions: Floats | None = None,
 ) -> Floats:
     """Change of a forward of T tokens [ms] from one setting to another, at the tokens' shape (eq. 17).
 
-    n·(a_after(T·h·b) − a_before(T·h·b)); exactly 0 where a custom all-reduce carries the message under both.
+    n·(a_after(T·h·b) − a_before(T·h·b)), 0 where a custom all-reduce carries the message under both, and the change of
+    gathering the logits of `positions` (every token's unless stated), which NCCL always carries.
     """
     change = forward_ms(after, shape, tokens) - forward_ms(before, shape, tokens)
     kept = np.where(carried_by_custom(custom, shape.message_bytes(tokens)), 0.0, change)
+    asked = tokens if positions is None else positions
+    kept = kept + (gather_ms(after, shape, asked) - gather_ms(before, shape, asked))
     return float(kept) if np.ndim(tokens) == 0 else kept
 
 
@@ -62,7 +86,7 @@ def forward_change_ms(
 class StepChange:
     """Changes of n cycles by phase and of plain decode at their batch sizes [ms], each of shape (n,) (eq. 17).
 
-    `extrapolated` and `custom` say where a message of the cycle or of decode lies outside either curve, and where
+    `extrapolated` and `custom` say where an all-reduce of the cycle or of decode lies outside either curve, and where
     verify's is carried by a custom all-reduce.
     """
 
@@ -94,8 +118,8 @@ def step_change(
     eq. 3, and `extend_forwards` of T tokens after the verify (eq. 4).
     """
 
-    def change(shape: Shape, tokens: FloatArray) -> FloatArray:
-        return np.asarray(forward_change_ms(before, after, shape, tokens, custom))
+    def change(shape: Shape, tokens: FloatArray, positions: FloatArray) -> FloatArray:
+        return np.asarray(forward_change_ms(before, after, shape, tokens, custom, positions))
 
     nothing = np.zeros_like(cycle.batch_size)
     drafted = extended = nothing
@@ -103,14 +127,16 @@ def step_change(
     if draft is not None:
         wide, narrow = draft_forwards(cycle)
         sizes += [draft.message_bytes(tokens) for tokens in (cycle.verify_tokens, cycle.batch_size * cycle.topk)]
-        drafted = wide * change(draft, cycle.verify_tokens) + narrow * change(draft, cycle.batch_size * cycle.topk)
-        extended = extend_forwards * cycle.drafts * change(draft, cycle.verify_tokens)
+        branches = cycle.batch_size * cycle.topk
+        whole = change(draft, cycle.verify_tokens, cycle.batch_size)  # it drafts from the last position of each request
+        drafted = wide * whole + narrow * change(draft, branches, branches)
+        extended = extend_forwards * cycle.drafts * whole
     beyond = [curve.beyond(size) for curve in (before, after) for size in sizes]
     return StepChange(
-        change(target, cycle.verify_tokens),
+        change(target, cycle.verify_tokens, cycle.verify_tokens),
         drafted,
         extended,
-        change(target, cycle.batch_size),
+        change(target, cycle.batch_size, cycle.batch_size),
         np.logical_or.reduce(beyond),
         carried_by_custom(custom, sizes[0]),
     )

@@ -19,11 +19,12 @@ from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
-from specsim.runs.allreduce import CONDITIONS, NCCL, AllReduceSetting, AllReduceTable
+from specsim.runs.allreduce import CONDITIONS, IN_A_FORWARD, NCCL, AllReduceSetting, AllReduceTable
 
 MICROBENCHMARK = (
     "a table is made back to back, a forward computes between its all-reduces: on two H200s the table gave a forward"
-    " with 64 of them within 0.05 ms under NCCL's default (LL), and 0.26 to 0.41 ms too little under Simple"
+    " with 64 of them within 0.05 ms under NCCL's default (LL), and 0.26 to 0.41 ms too little under Simple: measure in a"
+    " forward (python -m calibration allreduce --model)"
 )
 """Measured 2026-11-29, NCCL 2.28.9; tests/validation/test_allreduce_forward.py budgets it."""
 
@@ -181,6 +182,8 @@ def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None)
     if any(not isinstance(curve, MeasuredCurve) for curve in asked.curves):
         yield PRIOR_WARNING
     else:
+        if measured is None or {row.pattern for row in measured.rows} != {IN_A_FORWARD}:
+            yield MICROBENCHMARK
         yield from _notes_of_curves(asked, rows)
     if measured is not None:
         yield from measured.notes
@@ -193,11 +196,13 @@ def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None)
 
 
 def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
-    yield MICROBENCHMARK
     if any(row["extrapolated"] for row in rows):
         spans = "; ".join(f"{c.label} {_bytes(c.sizes[0])} to {_bytes(c.sizes[-1])}"
                           for c in asked.curves if isinstance(c, MeasuredCurve))  # fmt: skip
         yield f"EXTRAPOLATED at rows marked ¹ (verify, draft or plain decode): the tables cover {spans}"
+    gathered = float(np.max(asked.target.logits_bytes(asked.cycle().verify_tokens)))
+    if any(isinstance(curve, MeasuredCurve) and gathered > curve.sizes[-1] for curve in asked.curves):
+        yield f"EXTRAPOLATED: logits are gathered as half an all-reduce of up to {gathered / 2**20:.3g} MiB, beyond the tables"
     for curve in asked.curves:
         if isinstance(curve, MeasuredCurve) and curve.largest_correction > _CORRECTION_SAID:
             yield (

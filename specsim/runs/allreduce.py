@@ -12,7 +12,10 @@ from specsim.cost.allreduce import MeasuredCurve, measured_curve
 NCCL = "nccl"
 """The implementation that NCCL settings are settings of."""
 
-CONDITIONS = ("cuda_graph", "ranks", "hardware", "nccl_version")
+IN_A_FORWARD = "in a forward"
+"""The pattern of all-reduces that were measured where they are paid: what a forward takes longer with them, over them."""
+
+CONDITIONS = ("cuda_graph", "pattern", "ranks", "hardware", "nccl_version")
 """What a row may state beside its setting; rows that differ in one are never repeats of each other."""
 
 
@@ -29,6 +32,7 @@ class AllReduceRow:
     implementation: str = NCCL
     in_place: bool | None = None
     cuda_graph: bool | None = None
+    pattern: str | None = None
     ranks: int | None = None
     hardware: str | None = None
     nccl_version: str | None = None

@@ -10,6 +10,7 @@ from specsim.cli.main import main
 
 HERE = Path(__file__).parent
 TABLE = HERE.parent / "validation" / "data" / "h200x2_allreduce.csv"
+IN_FORWARD = HERE.parents[1] / "calibration" / "data" / "h200x2_in_forward_allreduce.csv"
 COMMANDS = {
     "comm.txt": ["comm"],
     "comm_help.txt": ["comm", "--help"],
@@ -27,6 +28,28 @@ COMMANDS = {
         "sglang",
         "--batch-size",
         "1,16",
+    ],
+    "comm_in_forward.txt": [
+        "comm",
+        str(IN_FORWARD),
+        "--layers",
+        "32",
+        "--hidden-size",
+        "4096",
+        "--vocab-size",
+        "128256",
+        "--draft-layers",
+        "1",
+        "--draft-vocab-size",
+        "32000",
+        "--engine",
+        "vllm",
+        "--batch-size",
+        "1,64",
+        "--num-draft-tokens",
+        "1,4",
+        "--from",
+        "default",
     ],
     "break_even.txt": ["break-even"],
     "break_even_mixed.txt": ["break-even", "--allow-mixed", "--batch-size", "1"],

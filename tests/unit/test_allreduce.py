@@ -173,6 +173,34 @@ def test_a_forward_changes_by_its_all_reduces():
     assert forward_change_ms(SLOW, FAST, shape, np.ones((2, 3))).shape == (2, 3)
 
 
+def test_a_split_vocabulary_has_one_more_all_reduce_and_half_of_one_for_its_logits():
+    """Flat curves, −20 µs: two all-reduces in each of 10 layers, the embedding's, and half of one."""
+    shape = Shape(10, 4096, vocab_size=1000)
+    assert (shape.all_reduces, shape.logits_bytes(3)) == (21, 6000)
+    assert forward_change_ms(SLOW, FAST, shape, 4) == pytest.approx(-20e-3 * 21.5)
+    assert Shape(10, 4096).logits_bytes(3) == 0
+
+
+def test_logits_are_gathered_at_the_positions_that_are_asked():
+    """a(m) = m/1000 µs against nothing: messages of 1,000 bytes a token, logits of 2,000 a position."""
+    sizes = np.array([1e2, 1e8])
+    rising, nothing = measured_curve("rising", sizes, sizes / 1e3), measured_curve("none", sizes, sizes * 1e-12)
+    shape, kb = Shape(10, 500, vocab_size=1000), 1e-3
+    assert forward_change_ms(nothing, rising, shape, 8) == pytest.approx((21 * 8 + 8) * kb)
+    assert forward_change_ms(nothing, rising, shape, 8, positions=2) == pytest.approx((21 * 8 + 2) * kb)
+    draft = Shape(1, 500, vocab_size=200)  # 400 bytes a position
+    cycle = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(2), "vllm")
+    found = step_change(nothing, rising, cycle, shape, draft)
+    assert found.verify_ms == pytest.approx([(21 * 12 + 12) * kb])
+    assert found.draft_ms == pytest.approx([(3 * 12 + 0.4 + 4 * (3 * 2 + 0.4)) * kb])  # one of 12 tokens, four of two
+    assert found.decode_ms == pytest.approx([(21 * 2 + 2) * kb])
+
+
+def test_logits_go_over_nccl_where_a_custom_all_reduce_carries_messages():
+    paths = custom_paths(Wiring("vllm", "pcie", 2))
+    assert forward_change_ms(SLOW, FAST, Shape(10, 4096, vocab_size=9), 1, paths) == pytest.approx(-0.01)
+
+
 def test_a_message_that_a_custom_all_reduce_carries_does_not_change():
     paths = custom_paths(Wiring("vllm", "pcie", 2))  # below 8 MiB
     tokens = np.array([1, 8 * 2**20 // 8192 - 1, 8 * 2**20 // 8192])

@@ -24,6 +24,7 @@ class AllReduceForm(BaseModel):
     time_us: Annotated[float, Field(ge=1e-3, le=1e9)]
     in_place: bool | None = None
     cuda_graph: bool | None = None
+    pattern: Text = None
     ranks: Annotated[int | None, Field(ge=2, le=10**6)] = None
     hardware: Text = None
     nccl_version: Text = None
@@ -39,6 +40,7 @@ class AllReduceForm(BaseModel):
             NCCL if self.implementation is None or self.implementation.lower() == NCCL else self.implementation,
             self.in_place,
             self.cuda_graph,
+            self.pattern,
             self.ranks,
             self.hardware,
             self.nccl_version,

@@ -1,0 +1,237 @@
+"""Servers over two GPUs under NCCL settings that the fit never saw, as markdown tables.
+
+Run: python -m benchmarks.accuracy_tensor_parallel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from benchmarks.accuracy_allreduce import HARNESS, harness_curves
+from benchmarks.held_out import time_ms
+from specsim import CostModel, Run, break_even, evaluate, fit, load_runs
+from specsim.cost.allreduce import MeasuredCurve
+from specsim.cost.derived import DerivedSetting
+from specsim.cost.step_change import Shape
+from specsim.quantities import FloatArray
+from specsim.runs.run import RunSet
+
+BASE, OWN = "default", "engine-own"
+TARGET, DRAFT = Shape(32, 4096, vocab_size=128256), Shape(1, 4096, vocab_size=32000)
+SHARE, MS, TOKENS = 0.15, 0.2, 0.05
+"""What is aimed at: a change's error over it or in ms, a break-even length's in tokens."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Runs of a setting in one order: times under it and under the base as measured and as predicted [ms], shape (n,).
+
+    `extrapolated` is where the prediction was flagged as that.
+    """
+
+    runs: tuple[Run, ...]
+    measured_ms: FloatArray
+    base_ms: FloatArray
+    predicted_ms: FloatArray
+    base_predicted_ms: FloatArray
+    extrapolated: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+    @property
+    def change_ms(self) -> FloatArray:
+        """What the setting changed, measured."""
+        return self.measured_ms - self.base_ms
+
+    @property
+    def error_ms(self) -> FloatArray:
+        """The predicted change less the measured one."""
+        return self.predicted_ms - self.base_predicted_ms - self.change_ms
+
+    @property
+    def within(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Where a change is told within the aim."""
+        return np.abs(self.error_ms) <= np.maximum(SHARE * np.abs(self.change_ms), MS)
+
+
+@cache
+def served() -> RunSet:
+    """VLLM over two GPUs, by setting, drafts and batch size."""
+    return load_runs(HARNESS / "h200x2_served_llama-3.1-8b.json")
+
+
+def runs_of(nccl: str) -> tuple[Run, ...]:
+    """The runs under a setting."""
+    return tuple(run for run in served().runs if run.nccl == nccl)
+
+
+def tables() -> dict[str, dict[str, MeasuredCurve]]:
+    """All-reduces by how they were measured, then by setting; on other machines of the kind than the servers."""
+    return {"in a forward": harness_curves("h200x2_in_forward_allreduce.csv"), "back to back": harness_curves()}
+
+
+def model_of(known: dict[str, MeasuredCurve]) -> CostModel:
+    """A fit to the base setting's runs that knows the other settings by a table (eq. 17)."""
+    model = fit(RunSet(runs_of(BASE), model_card=served().model_card)).model
+    for nccl in settings():
+        model = model.with_setting(DerivedSetting(nccl, BASE, known[BASE], known[nccl], TARGET, DRAFT))
+    return model
+
+
+def settings() -> list[str]:
+    """Settings of NCCL that were served, but the base."""
+    return [nccl for nccl in dict.fromkeys(run.nccl for run in served().runs) if nccl not in (BASE, OWN)]
+
+
+def told(model: CostModel, nccl: str) -> Told:
+    """What a model says of a setting's runs, beside what was measured of them and of the base's."""
+    under = {_place(run): _time(run) for run in runs_of(BASE)}
+    runs = tuple(run for run in runs_of(nccl) if _place(run) in under)
+    here, there = _predicted(model, runs), _predicted(model, runs_of(BASE))
+    base = {_place(run): there[run.id][0] for run in runs_of(BASE)}
+    return Told(
+        runs,
+        np.array([_time(run) for run in runs]),
+        np.array([under[_place(run)] for run in runs]),
+        np.array([here[run.id][0] for run in runs]),
+        np.array([base[_place(run)] for run in runs]),
+        np.array([here[run.id][1] for run in runs]),
+    )
+
+
+def _place(run: Run) -> tuple[int, int]:
+    return int(run.workload.batch_size), 1 if run.spec is None else int(run.spec.num_draft_tokens)
+
+
+def _time(run: Run) -> float:
+    return run.figures["decode_ms" if run.spec is None else "cycle_ms"].best
+
+
+def _predicted(model: CostModel, runs: tuple[Run, ...]) -> dict[str, tuple[float, bool]]:
+    """By run: the time [ms], and whether it was flagged as extrapolated."""
+    compared = evaluate(model, runs).compared
+    by_id = {run.id: run for run in runs}
+    return {
+        each.run: (time_ms(by_id[each.run], each.figure, each.predicted), bool(each.extrapolated_in))
+        for each in compared
+        if each.figure in ("cycle_ms", "decode_ms")
+    }
+
+
+# -- tables --------------------------------------------------------------------------------------------------------------
+
+
+def table() -> str:
+    """A line for each table, setting and kind of time."""
+    lines = [
+        "| all-reduces measured | setting | times | change measured | error, least and largest | within 15% or 0.2 ms |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for name, known in tables().items():
+        model = model_of(known)
+        for nccl in settings():
+            lines += list(_lines(name, nccl, told(model, nccl)))
+    return "\n".join(lines)
+
+
+def _lines(name: str, nccl: str, found: Told) -> Iterator[str]:
+    for inside, said in ((True, "inside the table"), (False, "beyond it")):
+        here = found.extrapolated != inside
+        if here.any():
+            change, error = (_span(values[here]) for values in (found.change_ms, found.error_ms))
+            yield f"| {name} | {nccl} | {here.sum()} {said} | {change} | {error} | {found.within[here].sum()} of {here.sum()} |"
+
+
+def _span(values: FloatArray) -> str:
+    return f"{values.min():+.2f} to {values.max():+.2f} ms"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one run's setting needs and gives at its batch size: break-even length and tok/s, measured and as told.
+
+    `length_told` is asked of the fit, `length_moved` of the base's own two runs there, moved by eq. 17.
+    """
+
+    run: Run
+    length: float
+    length_told: float
+    length_moved: float
+    rate: float
+    rate_told: float
+    flagged: bool
+
+
+def answers() -> list[Answer]:
+    """Break-even length and tok/s of each setting, told by the base's runs and the all-reduces measured in a forward."""
+    model = model_of(tables()["in a forward"])
+    return [answer for nccl in settings() for answer in _answers(model, told(model, nccl))]
+
+
+def _answers(model: CostModel, found: Told) -> Iterator[Answer]:
+    moved = dict(zip(map(_place, found.runs), found.base_ms + found.change_ms + found.error_ms, strict=True))
+    measured = {_place(run): _time(run) for run in found.runs}
+    for run in sorted(found.runs, key=_place):
+        batch, width = _place(run)
+        if run.spec is not None:
+            cycle, flagged = _predicted(model, (run,))[run.id]
+            accepted = run.figures["accept_length"].best
+            yield Answer(
+                run,
+                measured[batch, width] / measured[batch, 1],
+                float(break_even(model, run.spec, run.workload, nccl=run.nccl).cost_ratio),
+                moved[batch, width] / moved[batch, 1],
+                run.figures["output_tok_s"].best,
+                1000.0 * batch * accepted / cycle,
+                flagged,
+            )
+
+
+def answers_table() -> str:
+    """A line for each run of a setting that was not fitted."""
+    lines = [
+        "| setting | batch | L* measured | told | by moved runs | tok/s measured | told | off by |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for each in answers():
+        batch = f"{each.run.workload.batch_size}{' ¹' if each.flagged else ''}"
+        lines.append(
+            f"| {each.run.nccl} | {batch} | {each.length:.2f} | {each.length_told:.2f} | {each.length_moved:.2f} |"
+            f" {each.rate:,.0f} | {each.rate_told:,.0f} | {each.rate_told / each.rate - 1:+.1%} |"
+        )
+    return "\n".join(lines)
+
+
+def own_table() -> str:
+    """The engine's own all-reduce beside NCCL's default: no table of NCCL's tells it, so both are measured."""
+    default, own = ({_place(run): _time(run) for run in runs_of(nccl)} for nccl in (BASE, OWN))
+    lines = [
+        "| batch | plain, NCCL | own | 3 drafts, NCCL | own | L*, NCCL | own |",
+        "|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for batch in sorted({batch for batch, _ in default}):
+        plain, drafted = ([times[batch, width] for times in (default, own)] for width in (1, 4))
+        times = " | ".join(f"{ms:.2f} ms" for ms in (*plain, *drafted))
+        lengths = " | ".join(f"{cycle / step:.2f}" for step, cycle in zip(plain, drafted, strict=True))
+        lines.append(f"| {batch} | {times} | {lengths} |")
+    return "\n".join(lines)
+
+
+def within(name: str) -> tuple[int, int]:
+    """Of how many changes that a table covers how many are told within the aim."""
+    model = model_of(tables()[name])
+    found = [told(model, nccl) for nccl in settings()]
+    return sum(int(each.within[~each.extrapolated].sum()) for each in found), sum(
+        int((~each.extrapolated).sum()) for each in found
+    )
+
+
+def furthest(figure: str) -> float:
+    """The largest error of a break-even length that was not flagged [tokens]."""
+    return max(abs(getattr(each, figure) - each.length) for each in answers() if not each.flagged)
+
+
+if __name__ == "__main__":
+    print(table(), answers_table(), own_table(), sep="\n\n")
