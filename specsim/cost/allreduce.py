@@ -35,7 +35,7 @@ class MeasuredCurve:
     """A table as a curve (eq. 16): sizes [bytes] rising, their times [µs] never falling.
 
     `raw_us` are the medians over repeats before larger messages were held to take no less time than smaller ones;
-    `repeats` counts the readings behind each.
+    `repeats` counts the readings behind each. `in_forward` says that they were taken in forwards, not alone.
     """
 
     label: str
@@ -43,6 +43,7 @@ class MeasuredCurve:
     times_us: tuple[float, ...]
     raw_us: tuple[float, ...]
     repeats: tuple[int, ...]
+    in_forward: bool = False
 
     def time_us(self, message_bytes: Floats) -> Floats:
         """Time [µs]: log time linear in log size between sizes, exact at them; outside, a flagged extrapolation.
@@ -66,7 +67,9 @@ class MeasuredCurve:
         return float(np.max(np.abs(np.array(self.times_us) / np.array(self.raw_us) - 1)))
 
 
-def measured_curve(label: str, message_bytes: FloatArray, times_us: FloatArray) -> MeasuredCurve:
+def measured_curve(
+    label: str, message_bytes: FloatArray, times_us: FloatArray, in_forward: bool = False
+) -> MeasuredCurve:
     """The curve of rows (n,) of sizes [bytes] and times [µs], repeats of a size in any order (eq. 16).
 
     The median over repeats, then the nearest curve in log time that never falls with size (pool adjacent
@@ -83,6 +86,7 @@ def measured_curve(label: str, message_bytes: FloatArray, times_us: FloatArray) 
         tuple(times.tolist()),
         tuple(medians.tolist()),
         tuple(int(count) for count in counts),
+        in_forward,
     )
 
 

@@ -12,6 +12,11 @@ from specsim.cost.step_change import Shape, draft_forwards, step_change
 from specsim.cost.terms import Cycle
 from specsim.quantities import BoolArray, FloatArray
 
+TABLES_FALL_SHORT = (1.0, 1.9)
+"""Of all-reduces alone: a forward's change under Ring-Simple was up to 1.82 times the table's, on two H200s."""
+FORWARDS_MISS = (0.8, 1.2)
+"""Of all-reduces in a forward: a server's changes were 0.86 to 1.10 times the predicted ones, on two H200s."""
+
 _COMMUNICATING = ("verify", "draft", "extend", "decode")
 
 
@@ -35,6 +40,13 @@ class DerivedSetting:
     def prior(self) -> bool:
         """Whether NCCL's own model stands in for a table."""
         return isinstance(self.before, NcclPrior) or isinstance(self.after, NcclPrior)
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Between which multiples of the table's change the true one lay, where both were measured (docs/accuracy.md)."""
+        curves = (self.before, self.after)
+        felt = all(isinstance(curve, MeasuredCurve) and curve.in_forward for curve in curves)
+        return FORWARDS_MISS if felt else TABLES_FALL_SHORT
 
     def change_ms(self, phase: str, cycle: Cycle) -> FloatArray:
         """Change of a phase from the base setting [ms], shape (n,) (eq. 17); 0 for what does not communicate."""

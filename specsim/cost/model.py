@@ -26,8 +26,6 @@ from specsim.quantities import (
     is_legal,
 )
 
-_TABLES_FALL_SHORT = 1.9
-"""Measured change of a forward over the table's, at most and rounded up (two H200s, Ring-Simple; docs/accuracy.md)."""
 _LEAST_LEFT = 0.01  # of a time, whatever another setting is said to save of it
 _FALLS = 0.01  # of a time, by which it may fall with more tokens before that is said
 _NOTHING_MS = 1e-9  # a step that takes no more than this is rounding
@@ -263,7 +261,7 @@ class CostModel:
         return next((derived for derived in self.derived if derived.label == nccl), None)
 
     def _moved(self, derived: DerivedSetting, cycle: Cycle) -> Readings:
-        """Verify under a derived setting: its base's readings, each changed by the table and by as much as tables fall short."""
+        """Verify under a derived setting: its base's readings, each changed by the table and by as much as such tables miss."""
         base, change = self.verify(cycle, derived.base), derived.change_ms("verify", cycle)
 
         def moved(reading: Estimate, share: float) -> Estimate:
@@ -275,7 +273,9 @@ class CostModel:
         for name, reading in base.by_name.items():
             of = "" if alone else f"{name}, "
             by_name[f"{of}by the table"] = moved(reading, 1.0)
-            by_name[f"{of}{_TABLES_FALL_SHORT:g} times its change"] = moved(reading, _TABLES_FALL_SHORT)
+            by_name |= {
+                f"{of}{share:g} times its change": moved(reading, share) for share in derived.shares if share != 1
+            }
         everywhere = np.ones(change.shape, dtype=bool)
         return Readings(moved(base.point, 1.0), by_name, everywhere, base.open_because)
 
@@ -301,8 +301,8 @@ class CostModel:
         how = "NCCL's own model, a PRIOR" if derived.prior else "the all-reduce table"
         note = (
             f"NCCL {derived.label} was never run: it is {derived.base} changed by {how} ({derived.target.all_reduces}"
-            f" all-reduces a forward, eq. 17); intervals reach from the table's change of verify to {_TABLES_FALL_SHORT:g}"
-            " times that, by which tables have fallen short; of plain decode and drafts they hold no error of the table"
+            f" all-reduces a forward, eq. 17); intervals reach from {derived.shares[0]:g} to {derived.shares[1]:g} times the"
+            " table's change of verify, as far as such tables have missed; of plain decode and drafts they hold no error of it"
         )
         copy = replace(base, label=derived.label, environment={})
         return replace(

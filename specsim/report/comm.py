@@ -19,7 +19,7 @@ from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
-from specsim.runs.allreduce import CONDITIONS, IN_A_FORWARD, NCCL, AllReduceSetting, AllReduceTable
+from specsim.runs.allreduce import CONDITIONS, NCCL, AllReduceSetting, AllReduceTable
 
 MICROBENCHMARK = (
     "a table is made back to back, a forward computes between its all-reduces: on two H200s the table gave a forward"
@@ -182,8 +182,6 @@ def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None)
     if any(not isinstance(curve, MeasuredCurve) for curve in asked.curves):
         yield PRIOR_WARNING
     else:
-        if measured is None or {row.pattern for row in measured.rows} != {IN_A_FORWARD}:
-            yield MICROBENCHMARK
         yield from _notes_of_curves(asked, rows)
     if measured is not None:
         yield from measured.notes
@@ -196,6 +194,8 @@ def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None)
 
 
 def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
+    if not all(isinstance(curve, MeasuredCurve) and curve.in_forward for curve in asked.curves):
+        yield MICROBENCHMARK
     if any(row["extrapolated"] for row in rows):
         spans = "; ".join(f"{c.label} {_bytes(c.sizes[0])} to {_bytes(c.sizes[-1])}"
                           for c in asked.curves if isinstance(c, MeasuredCurve))  # fmt: skip

@@ -95,7 +95,7 @@ def _setting(rows: list[AllReduceRow], told_apart_by: tuple[str, ...]) -> AllRed
     label = ", ".join([first.name, *(_said(name, getattr(first, name)) for name in told_apart_by)])
     sizes, times = (np.array([getattr(row, name) for row in rows]) for name in ("message_bytes", "time_us"))
     sources = tuple(dict.fromkeys(row.source for row in rows if row.source))
-    curve = measured_curve(label, sizes, times)
+    curve = measured_curve(label, sizes, times, first.pattern == IN_A_FORWARD)
     return AllReduceSetting(label, first.implementation, first.ranks, first.hardware, sources, curve)
 
 

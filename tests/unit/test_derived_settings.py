@@ -61,6 +61,25 @@ def test_intervals_reach_from_the_tables_change_to_what_tables_fall_short_by(mod
     assert low == pytest.approx(own[0] - 1.56 - 0.9 * 1.2)
 
 
+def test_all_reduces_in_a_forward_are_trusted_to_a_fifth_of_their_change_either_way(model, tmp_path):
+    """1.2 ms of verify, 0.36 of drafts; a table measured alone beside one in a forward is one measured alone."""
+    moved = model.with_setting(in_forwards(derived()))
+    own = predict(model, SpecConfig(3, 1, 4), Workload(2), 2.0, "s").times.cycle_interval
+    path = tmp_path / "model.json"
+    moved.save(path)
+    for known in (moved, CostModel.load(path)):
+        low, high = predict(known, SpecConfig(3, 1, 4), Workload(2), 2.0, "fast").times.cycle_interval
+        assert (low, high) == pytest.approx((own[0] - 1.56 - 0.24, own[1] - 1.56 + 0.24))
+    assert in_forwards(derived()).shares == (0.8, 1.2)
+    assert replace(in_forwards(derived()), before=curve("s", 100.0, 100.0)).shares == derived().shares
+
+
+def in_forwards(setting):
+    return replace(
+        setting, before=replace(setting.before, in_forward=True), after=replace(setting.after, in_forward=True)
+    )
+
+
 def test_messages_outside_the_table_are_flagged(model):
     short = replace(derived(), after=MeasuredCurve("fast", (1000.0, 10000.0), (40.0, 40.0), (40.0, 40.0), (1, 1)))
     moved = model.with_setting(short)
