@@ -56,7 +56,8 @@ class UnknownSettingError(SpecsimError):
 
     def __init__(self, asked: str, known: Iterable[str]) -> None:
         self.known = tuple(known)
-        super().__init__(f"unknown NCCL setting {asked!r}; known here: {', '.join(self.known)}")
+        between = "; " if any("," in label for label in self.known) else ", "
+        super().__init__(f"unknown NCCL setting {asked!r}; known here: {between.join(self.known)}")
 
 
 class MixedSetupError(SpecsimError):

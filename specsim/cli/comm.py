@@ -154,6 +154,11 @@ def _shapes(options: dict[str, Any]) -> tuple[Shape, Shape | None]:
     element = options["bytes_per_element"]
     hidden = options["draft_hidden_size"] or options["hidden_size"]
     drafted = options["draft_layers"]
+    ignored = [name for name in ("draft_hidden_size", "draft_vocab_size") if options[name] is not None]
+    if drafted is None and ignored:
+        raise click.UsageError(
+            f"--{ignored[0].replace('_', '-')} is of a drafter that is split: state --draft-layers, too"
+        )
     target = Shape(options["layers"], options["hidden_size"], element, vocab_size=options["vocab_size"])
     vocabulary = options["draft_vocab_size"]
     return target, None if drafted is None else Shape(drafted, hidden, element, vocab_size=vocabulary)

@@ -187,6 +187,11 @@ def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None)
         yield from measured.notes
         yield from _mixed(measured)
     yield _about_custom(asked, rows)
+    if asked.target.vocab_size is None:
+        yield (
+            "the embedding's all-reduce and the gather of logits are not counted: state --vocab-size where the vocabulary is"
+            " split over the GPUs, as vLLM and SGLang do"
+        )
     if asked.draft is None:
         yield "the drafter's own all-reduces are not counted: state --draft-layers if it is split over the GPUs too"
     if len(asked.curves) == 1:

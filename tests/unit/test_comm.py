@@ -165,3 +165,36 @@ def test_tables_of_one_label_are_told_apart_by_the_user(run_cli, tmp_path):
         )
     out = run_cli("comm", tmp_path / "a" / "t.csv", tmp_path / "b" / "t.csv", *MODEL, "--json")
     assert {s["label"] for s in as_json(out)["settings"]} == {"x, nccl", "x, x"}
+
+
+def test_a_split_vocabulary_is_counted_or_said_to_be_left_out(run_cli, csv):
+    """Flat 40 and 10 µs: 20 all-reduces of two layers each, one more and half of one for a vocabulary."""
+    table = csv("nccl,bytes,time_us", "default,1,40", "default,1000000000,40", "LL,1,10", "LL,1000000000,10")
+    asked = ("comm", table, *MODEL, "--draft-layers", 1, "--num-draft-tokens", 2, "--engine", "vllm", "--json")
+    without, counted = as_json(run_cli(*asked)), as_json(run_cli(*asked, "--vocab-size", 100, "--draft-vocab-size", 10))
+    assert [r["rows"][0]["decode_change_ms"] for r in (without, counted)] == pytest.approx([-0.6, -0.03 * 21.5])
+    assert [r["rows"][0]["draft_change_ms"] for r in (without, counted)] == pytest.approx([-0.06, -0.03 * 3.5])
+    assert [any("--vocab-size" in note for note in r["notes"]) for r in (without, counted)] == [True, False]
+
+
+def test_options_of_a_drafter_that_is_not_split_are_refused(run_cli, csv):
+    for option in ("--draft-vocab-size", "--draft-hidden-size"):
+        refused = run_cli("comm", csv(*TABLE), *MODEL, option, 10)
+        assert refused.exit_code == 2
+        assert f"{option} is of a drafter that is split" in refused.stderr
+
+
+def test_only_tables_made_alone_are_said_to_be_that(run_cli, csv):
+    rows = ("nccl,bytes,time_us,pattern", "default,1024,40,in a forward", "LL,1024,10,in a forward")
+    alone = (*rows[:2], "LL,1024,10,back to back")
+    said = [any("made back to back" in note for note in as_json(run_cli("comm", csv(*table), *MODEL, "--json"))["notes"])
+            for table in (rows, alone)]  # fmt: skip
+    assert said == [False, True]
+    mixed = as_json(run_cli("comm", csv(*alone), *MODEL, "--json"))["notes"]
+    assert any("MIXED" in note and "pattern" in note for note in mixed)
+
+
+def test_labels_that_hold_commas_are_told_apart_in_a_list(run_cli, csv):
+    table = csv("nccl,bytes,time_us,cuda_graph,ranks", "a,1,2,true,2", "a,1,3,false,4", "b,1,2,true,2")
+    refused = run_cli("comm", table, *MODEL, "--to", "c")
+    assert "known here: a, graph, 2 ranks; a, eager, 4 ranks; b" in refused.stderr
