@@ -157,7 +157,7 @@ attention, with its 64 all-reduces and without, at 1 to 64 tokens (`tests/valida
 the forward without plus what single all-reduces take back to back (`h200x2_allreduce.csv`, eq. 17). "Harness" and "again"
 are the same by `python -m calibration allreduce` on two other machines of that kind, with attention (`calibration/data`).
 "After a product" takes what one all-reduce adds behind a matrix product that it depends on, whose weight stays in the
-cache; "cold" behind products of eight weights (32 MiB each) in turn; "in a forward" what the harness's forward took longer
+cache; "cold" behind products of eight weights (32 MiB each; 128 MiB since) in turn; "in a forward" what the harness's forward took longer
 with its all-reduces, over their number.
 
 {all_reduce}
@@ -167,7 +167,7 @@ and additive. Simple is not: its table is too cheap, and so is the change, of wh
 measured. Intervals of settings that were never run allow for that. A table made after products is no cure, nor is it the
 overlap of neighbours that tables leave out: what remains is a constant, beside the default {extra_first:.1f} µs an
 all-reduce in the first measurement and {extra_harness:.1f} in the second, whatever the tokens. Weights that come from memory
-explain a part of it. A forward between whose all-reduces 100 MiB are read may pay the rest in the same coin; that was not
+explain a part of it. A forward reads more than 100 MiB between two of its all-reduces, which may explain the rest; that was not
 measured. It is systematic, though: all-reduces measured in one machine's forward tell the other's changes, and
 served ones (below). So `python -m calibration allreduce --model` writes that table, and it is the one to use.
 
@@ -181,15 +181,17 @@ on another machine of that kind, in a forward or back to back; none of their run
 {tensor_parallel}
 
 A change within 15% or 0.2 ms is the aim. All-reduces measured in a forward tell {felt_within} of {felt_of} changes so, those back to
-back {table_within} of {table_of}, Simple hardly ever. Beyond the table (messages of 2 MiB; it ends at 512 KiB) predictions are flagged,
-and wrong: the default changes its protocol there.
+back {table_within} of {table_of}, Simple hardly ever. Of those {felt_of} the logits are gathered beyond the table in {logits_beyond} (as half an
+all-reduce, along its last slope), which is flagged, too. Where all-reduces themselves are beyond it (messages of 2 MiB; it
+ends at 512 KiB) predictions are wrong: the default takes another protocol there, and without peer access the last slope was
+too steep.
 
 {tensor_parallel_answers}
 
-¹ flagged as extrapolated. "Told" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05
-tokens is the aim: without a flag it is off by at most {moved_furthest:.2f} by moved runs, and by {told_furthest:.2f} where the fit is asked,
-which takes the default's four cycles for a line that they are not. Peer access is worth more than any protocol: without it
-("nop2p") 3 drafts need the most accepted tokens at batch 64, where logits and messages are largest.
+¹ all-reduces beyond the table. "Told" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05
+tokens is the aim: inside the table it is off by at most {moved_furthest:.2f} by moved runs, and by {told_furthest:.2f} where the fit is asked,
+which takes the default's four cycles for a line that they are not. Without peer access ("nop2p") messages cost by their
+bytes: the more requests there are, the more accepted tokens 3 drafts need.
 
 What the engine's own all-reduce saves is measured, since no table of NCCL's can tell it:
 
@@ -261,6 +263,7 @@ def page() -> str:
         tensor_parallel=accuracy_tensor_parallel.table(),
         tensor_parallel_answers=accuracy_tensor_parallel.answers_table(),
         own_all_reduce=accuracy_tensor_parallel.own_table(),
+        logits_beyond=accuracy_tensor_parallel.logits_beyond("in a forward"),
         felt_within=felt[0],
         felt_of=felt[1],
         table_within=back_to_back[0],

@@ -30,7 +30,7 @@ SHARE, MS, TOKENS = 0.15, 0.2, 0.05
 class Told:
     """Runs of a setting in one order: times under it and under the base as measured and as predicted [ms], shape (n,).
 
-    `extrapolated` is where the prediction was flagged as that.
+    `extrapolated` is where all-reduces were flagged as outside the table.
     """
 
     runs: tuple[Run, ...]
@@ -110,14 +110,26 @@ def _time(run: Run) -> float:
 
 
 def _predicted(model: CostModel, runs: tuple[Run, ...]) -> dict[str, tuple[float, bool]]:
-    """By run: the time [ms], and whether it was flagged as extrapolated."""
+    """By run: the time [ms], and whether its all-reduces were flagged as outside the table."""
     compared = evaluate(model, runs).compared
     by_id = {run.id: run for run in runs}
     return {
-        each.run: (time_ms(by_id[each.run], each.figure, each.predicted), bool(each.extrapolated_in))
+        each.run: (time_ms(by_id[each.run], each.figure, each.predicted), _beyond(each.extrapolated_in))
         for each in compared
         if each.figure in ("cycle_ms", "decode_ms")
     }
+
+
+def _beyond(names: tuple[str, ...]) -> bool:
+    return any(name.removeprefix("decode_").startswith("message_bytes") for name in names)
+
+
+def logits_beyond(name: str) -> int:
+    """Of how many changes that a table covers the logits are gathered beyond it."""
+    model = model_of(tables()[name])
+    compared = [each for nccl in settings() for each in evaluate(model, runs_of(nccl)).compared
+                if each.figure in ("cycle_ms", "decode_ms") and not _beyond(each.extrapolated_in)]  # fmt: skip
+    return sum(any("logits_bytes" in name for name in each.extrapolated_in) for each in compared)
 
 
 # -- tables --------------------------------------------------------------------------------------------------------------

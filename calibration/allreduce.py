@@ -19,7 +19,7 @@ SIZES = tuple(1024 * 2**power for power in range(13))
 """Messages from 1 KiB to 4 MiB."""
 
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512)
-_SECONDS, _BF16 = 240, 2
+_SECONDS = 240
 
 SETTINGS: dict[str, dict[str, str]] = {
     "default": {},
@@ -100,9 +100,9 @@ class Table:
         """Whether a setting is in it."""
         return any(row["nccl"] == setting for row in self.rows)
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Put a setting's rows on disk: the whole table beside the old one, then in its place."""
-        self.rows += list(rows)
+    def add(self, setting: str, rows: Iterable[Row]) -> None:
+        """Put a setting's rows on disk, in place of those it has of it: the whole table beside the old, then over it."""
+        self.rows = [row for row in self.rows if row["nccl"] != setting] + list(rows)
         beside = self.path.with_name(self.path.name + ".part")
         with beside.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore", lineterminator="\n")
@@ -113,7 +113,18 @@ class Table:
 
 COLUMNS = {
     "allreduce": ("nccl", "bytes", "time_us", "cuda_graph", "pattern", "ranks", "hardware", "nccl_version", "source"),
-    "forward": ("nccl", "tokens", "with_ms", "without_ms", "ranks", "hardware", "nccl_version", "source"),
+    "forward": (
+        "nccl",
+        "tokens",
+        "bytes",
+        "with_ms",
+        "without_ms",
+        "cuda_graph",
+        "ranks",
+        "hardware",
+        "nccl_version",
+        "source",
+    ),
 }
 """Columns of the two tables; the first is what `specsim comm` reads."""
 
@@ -132,10 +143,4 @@ def in_a_forward(rows: Iterable[Row], shape: ModelShape) -> Iterator[Row]:
     for row in rows:
         added = float(row["with_ms"]) - float(row["without_ms"])
         if added > 0:  # less than the noise of two forwards says nothing
-            yield {
-                **row,
-                "bytes": int(row["tokens"]) * shape.hidden_size * _BF16,
-                "time_us": round(1000.0 * added / shape.all_reduces, 3),
-                "cuda_graph": True,
-                "pattern": "in a forward",
-            }
+            yield {**row, "time_us": round(1000.0 * added / shape.all_reduces, 3), "pattern": "in a forward"}

@@ -157,10 +157,10 @@ def run_allreduce(output: Path, ranks: int | None, settings: str, model: Path | 
     for label in labels:
         for kind in kinds:
             tables = _tables(output, kind)
-            if time.monotonic() < end and not tables[0].has(label):
+            if time.monotonic() < end and not all(table.has(label) for table in tables):
                 try:
                     rows = measured(Work(kind, ranks, sizes, tokens, shape, seed=seed), label)
-                    _add(tables, rows, shape if kind == "forward" else None)
+                    _add(tables, label, rows, shape if kind == "forward" else None)
                 except SpecsimError as error:
                     failed.append(str(error))
     for line in failed:
@@ -188,14 +188,14 @@ def _tables(output: Path, kind: str) -> list[Table]:
     return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[form]) for name, form in names.items()]
 
 
-def _add(tables: list[Table], rows: list[Row], shape: ModelShape | None) -> None:
+def _add(tables: list[Table], label: str, rows: list[Row], shape: ModelShape | None) -> None:
     """Put a setting's rows into the files of their kind."""
     if shape is None:
         placed_rows = [list(placed(rows, pattern)) for pattern in PATTERNS]
     else:
         placed_rows = [rows, list(in_a_forward(rows, shape))]
     for table, each in zip(tables, placed_rows, strict=True):
-        table.add(each)
+        table.add(label, each)
 
 
 def trees_of(written: str) -> Iterator[tuple[int, int, int]]:

@@ -92,9 +92,10 @@ class Deployment:
         return [sys.executable, "-m", *command(self, serving, port), *self.extra]
 
     def kv_tokens(self, serving: Serving) -> int:
-        """Tokens of the KV cache that the largest load fills."""
+        """Tokens of the KV cache that the largest load fills, or the longest request that a server is told to allow for."""
         beside = self.loads.output_len + _SPARE + 2 * serving.width
-        return max(batch * (context + beside) for batch, context in self.loads.points())
+        filled = (batch * (context + beside) for batch, context in self.loads.points())
+        return max(*filled, self.context_len + 2 * serving.width)
 
     def kv_bytes(self, serving: Serving) -> int:
         """What those take of each GPU, the drafter's layer with them, and a quarter more."""
@@ -215,7 +216,7 @@ def sglang_command(deployment: Deployment, serving: Serving, port: int) -> list[
     batches = sorted(set(loads.batches))
     command += ["--cuda-graph-bs", *map(str, batches)] if deployment.graphs else ["--disable-cuda-graph"]
     if deployment.ranks > 1 and serving.nccl != ENGINE_OWN:
-        command += ["--disable-custom-all-reduce"]
+        command += ["--disable-custom-all-reduce", "--enforce-disable-flashinfer-allreduce-fusion"]
     if deployment.at_once > 1:
         # it keeps room for what requests may still ask for: with a quarter to spare 3 of 16 waited
         command += ["--max-total-tokens", str(2 * deployment.kv_tokens(serving))]

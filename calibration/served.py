@@ -116,15 +116,21 @@ def _serve_together(
         for serving, server in zip(together, servers, strict=True):
             click.echo(f"starting {deployment.engine}: {serving.label}", err=True)
             server.start()
+        well = []
         for server, failure in settled(servers, STARTS_WITHIN_S):
             label = together[servers.index(server)].label
             click.echo(f"{label}: {f'ready after {server.started_s:.0f} s' if failure is None else 'failed'}", err=True)
+            well += [server] if failure is None else []
             failed += [] if failure is None else [f"{label}: {failure}"]
         for serving, server in zip(together, servers, strict=True):
-            if not server.gone():
-                tasks = [Task(run_id(serving, point), partial(served_run, deployment, serving, point, server.url, seed))
-                         for point in todo(deployment, serving, results)]  # fmt: skip
-                measure(tasks, results, end_s - time.monotonic(), serving.label, failed)
+            if server not in well:
+                continue
+            if server.gone():
+                failed.append(f"{serving.label}: the server ended while it waited for its turn:\n{server.last_words()}")
+                continue
+            tasks = [Task(run_id(serving, point), partial(served_run, deployment, serving, point, server.url, seed))
+                     for point in todo(deployment, serving, results)]  # fmt: skip
+            measure(tasks, results, end_s - time.monotonic(), serving.label, failed)
     finally:
         stop(servers)
     return failed

@@ -49,7 +49,7 @@ class LocalServer:
         """Begin it; `settled` tells what became of it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._begun_s = time.monotonic()
-        with self.log.open("ab") as out:
+        with self.log.open("wb") as out:
             self._process = subprocess.Popen(
                 self.command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env={**os.environ, **self.environment}, start_new_session=True,
@@ -73,8 +73,11 @@ class LocalServer:
     def last_words(self) -> str:
         """Its first errors, each once, where there are any; else the end of what it said."""
         lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        errors = {found.group(): line for line in reversed(lines) if (found := _ERROR.search(line))}
-        shown = list(errors.values())[: -_FIRST - 1 : -1] or lines[-_SHOWN:]
+        errors: dict[str, str] = {}
+        for line in lines:
+            if found := _ERROR.search(line):
+                errors.setdefault(found.group(), line)
+        shown = list(errors.values())[:_FIRST] or lines[-_SHOWN:]
         return "\n".join([*(f"  {line.strip()[:300]}" for line in shown), f"  (all of it: {self.log})"])
 
     def group(self) -> int | None:

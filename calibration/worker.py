@@ -118,7 +118,8 @@ def _forwards(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
                 replay = machine.capture(partial(model.forward, hidden, cache, 1, reduce=reduce), True)
                 dist.barrier()
                 took[name] = round(machine.timed(replay, 4 * _REPEATS).median_ms, 4)
-        yield {"tokens": tokens, **took}
+        size = tokens * work.shape.hidden_size * hidden.element_size()
+        yield {"tokens": tokens, **took, "bytes": size, "cuda_graph": machine.on_gpu}
 
 
 if __name__ == "__main__":

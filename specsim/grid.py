@@ -29,7 +29,7 @@ LISTED = 8
 
 _COUNTS = ("num_steps", "topk", "num_draft_tokens")
 
-_OF_TABLE = ("verify_tokens", "batch_size", "context_len", "message_bytes", "bare_forward_tokens")
+_OF_TABLE = ("verify_tokens", "batch_size", "context_len", "message_bytes", "logits_bytes", "bare_forward_tokens")
 
 _ROUNDING = 1e-12  # relative difference of two equal cells, summed in another order
 

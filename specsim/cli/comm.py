@@ -37,7 +37,7 @@ def model_options(command: Any) -> Any:
         click.option("--bytes-per-element", type=int, default=2, show_default=True, help="Of what is all-reduced."),
         click.option("--draft-layers", type=int, help="Layers of a drafter that is split over the GPUs too."),
         click.option("--draft-hidden-size", type=int, help="Its hidden size.  [default: the target's]"),
-        click.option("--draft-vocab-size", type=int, help="Its vocabulary, likewise."),
+        click.option("--draft-vocab-size", type=int, help="Its own vocabulary (EAGLE-3: often 32,000), where its head is split too."),
         click.option("--batch-size", callback=counts, metavar="COUNTS", default="1", show_default=True,
                      help="Requests running together."),
         click.option("--num-draft-tokens", callback=counts, metavar="COUNTS",

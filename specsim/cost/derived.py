@@ -8,14 +8,18 @@ import numpy as np
 
 from specsim.cost.allreduce import MeasuredCurve, NcclPrior
 from specsim.cost.custom_allreduce import CustomPath
-from specsim.cost.step_change import Shape, draft_forwards, step_change
+from specsim.cost.step_change import Shape, beyond_cycle, beyond_decode, step_change
 from specsim.cost.terms import Cycle
 from specsim.quantities import BoolArray, FloatArray
 
-TABLES_FALL_SHORT = (1.0, 1.9)
-"""Of all-reduces alone: a forward's change under Ring-Simple was up to 1.82 times the table's, on two H200s."""
-FORWARDS_MISS = (0.8, 1.2)
-"""Of all-reduces in a forward: a server's changes were 0.86 to 1.10 times the predicted ones, on two H200s."""
+ALONE, IN_FORWARDS = (0.9, 1.9), (0.8, 1.2)
+"""Multiples of the predicted change that intervals of verify reach to, by how all-reduces were measured: alone, or in forwards.
+
+Two H200s with NVLink, changes of 0.2 ms or more and messages within the tables (docs/accuracy.md): a forward's and a server's
+were 0.92 to 1.82 times what all-reduces alone say (one of a server's 2.9 times), 0.86 to 1.10 times what those in forwards say.
+"""
+LEAST_MISS_US = 2.0
+"""What either may be off an all-reduce [µs] however small the change: a forward's changes of less were told within 1.6."""
 
 _COMMUNICATING = ("verify", "draft", "extend", "decode")
 
@@ -24,7 +28,7 @@ _COMMUNICATING = ("verify", "draft", "extend", "decode")
 class DerivedSetting:
     """How a setting differs from the measured one `base`: the curves of both, and which all-reduces a cycle has.
 
-    Without `draft` the drafter communicates nothing; `extend_forwards` and `custom` as of `step_change`.
+    Without `draft` the drafter communicates nothing; `extend_forwards`, `custom` and `gathered` as of `step_change`.
     """
 
     label: str
@@ -35,6 +39,7 @@ class DerivedSetting:
     draft: Shape | None = None
     extend_forwards: int = 0
     custom: tuple[CustomPath, ...] = ()
+    gathered: bool = True
 
     @property
     def prior(self) -> bool:
@@ -43,32 +48,35 @@ class DerivedSetting:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """Between which multiples of the table's change the true one lay, where both were measured (docs/accuracy.md)."""
+        """Between which multiples of the predicted change the true one is taken to lie."""
         curves = (self.before, self.after)
         felt = all(isinstance(curve, MeasuredCurve) and curve.in_forward for curve in curves)
-        return FORWARDS_MISS if felt else TABLES_FALL_SHORT
+        return IN_FORWARDS if felt else ALONE
+
+    def verify_changes_ms(self, cycle: Cycle) -> tuple[FloatArray, FloatArray]:
+        """Lowest and highest change of verify from the base setting that its interval allows for [ms], shapes (n,)."""
+        change = self.change_ms("verify", cycle)
+        least = LEAST_MISS_US * self.target.all_reduces / 1000.0
+        ends = np.sort([share * change for share in self.shares], axis=0)
+        return np.minimum(ends[0], change - least), np.maximum(ends[1], change + least)
 
     def change_ms(self, phase: str, cycle: Cycle) -> FloatArray:
         """Change of a phase from the base setting [ms], shape (n,) (eq. 17); 0 for what does not communicate."""
         if phase not in _COMMUNICATING:
             return np.zeros_like(cycle.batch_size)
-        change = step_change(self.before, self.after, cycle, self.target, self.draft, self.extend_forwards, self.custom)
+        change = step_change(self.before, self.after, cycle, self.target, self.draft, self.extend_forwards, self.custom,
+                             self.gathered)  # fmt: skip
         return np.asarray(getattr(change, f"{phase}_ms"), dtype=float)
 
-    def beyond(self, cycle: Cycle) -> BoolArray:
-        """Where messages of verify, drafts or re-extend lie outside either curve; shape (n,)."""
-        outside = self._outside(self.target, cycle.verify_tokens)
-        if self.draft is None:
-            return outside
-        wide, narrow = draft_forwards(cycle)
-        full = (wide > 0) | ((cycle.num_steps > 0) & (self.extend_forwards > 0))
-        outside = outside | (full & self._outside(self.draft, cycle.verify_tokens))
-        return outside | ((narrow > 0) & self._outside(self.draft, cycle.batch_size * cycle.topk))
+    def beyond(self, cycle: Cycle) -> dict[str, BoolArray]:
+        """Where all-reduces of verify, drafts or re-extend, and gathers of logits, lie outside either curve; shapes (n,)."""
+        curves = (self.before, self.after)
+        return self._named(*beyond_cycle(curves, cycle, self.target, self.draft, self.extend_forwards))
 
-    def beyond_decode(self, cycle: Cycle) -> BoolArray:
-        """Where plain decode's messages lie outside either curve; shape (n,)."""
-        return self._outside(self.target, cycle.batch_size)
+    def beyond_decode(self, cycle: Cycle) -> dict[str, BoolArray]:
+        """Where plain decode's lie outside either curve; shapes (n,)."""
+        return self._named(*beyond_decode((self.before, self.after), cycle, self.target))
 
-    def _outside(self, shape: Shape, tokens: FloatArray) -> BoolArray:
-        size = shape.message_bytes(tokens)
-        return np.asarray(self.before.beyond(size) | self.after.beyond(size))
+    def _named(self, messages: BoolArray, logits: BoolArray) -> dict[str, BoolArray]:
+        counted = self.gathered and (self.target.vocab_size or (self.draft and self.draft.vocab_size))
+        return {"message_bytes": messages} | ({"logits_bytes": logits} if counted else {})

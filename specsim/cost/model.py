@@ -13,7 +13,7 @@ import numpy as np
 from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
-from specsim.cost.derived import DerivedSetting
+from specsim.cost.derived import LEAST_MISS_US, DerivedSetting
 from specsim.cost.terms import BARE, KV_READ, PADDED, PLAIN, TERM_BY_NAME, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import (
@@ -264,20 +264,19 @@ class CostModel:
         """Verify under a derived setting: its base's readings, each changed by the table and by as much as such tables miss."""
         base, change = self.verify(cycle, derived.base), derived.change_ms("verify", cycle)
 
-        def moved(reading: Estimate, share: float) -> Estimate:
-            value = np.maximum(reading.value + share * change, _LEAST_LEFT * reading.value)
+        def moved(reading: Estimate, by: FloatArray) -> Estimate:
+            value = np.maximum(reading.value + by, _LEAST_LEFT * reading.value)
             return Estimate(value, reading.gradient)
 
         alone = list(base.by_name) == ["measured"]
-        by_name = {}
+        least, most = derived.verify_changes_ms(cycle)
+        by_name: dict[str, Estimate] = {}
         for name, reading in base.by_name.items():
             of = "" if alone else f"{name}, "
-            by_name[f"{of}by the table"] = moved(reading, 1.0)
-            by_name |= {
-                f"{of}{share:g} times its change": moved(reading, share) for share in derived.shares if share != 1
-            }
+            changes = {"by the table": change, "by the table at least": least, "by the table at most": most}
+            by_name |= {f"{of}{said}": moved(reading, by) for said, by in changes.items()}
         everywhere = np.ones(change.shape, dtype=bool)
-        return Readings(moved(base.point, 1.0), by_name, everywhere, base.open_because)
+        return Readings(moved(base.point, change), by_name, everywhere, base.open_because)
 
     def with_setting(self, derived: DerivedSetting) -> CostModel:
         """The model with a setting that was never run, known as far as its base is (eq. 17).
@@ -301,8 +300,9 @@ class CostModel:
         how = "NCCL's own model, a PRIOR" if derived.prior else "the all-reduce table"
         note = (
             f"NCCL {derived.label} was never run: it is {derived.base} changed by {how} ({derived.target.all_reduces}"
-            f" all-reduces a forward, eq. 17); intervals reach from {derived.shares[0]:g} to {derived.shares[1]:g} times the"
-            " table's change of verify, as far as such tables have missed; of plain decode and drafts they hold no error of it"
+            f" all-reduces a forward, eq. 17); intervals allow for {derived.shares[0]:g} to {derived.shares[1]:g} times its change of"
+            f" verify and {LEAST_MISS_US:g} µs an all-reduce, as far as measured tables were off, and of plain decode and drafts"
+            " for nothing"
         )
         copy = replace(base, label=derived.label, environment={})
         return replace(
@@ -345,7 +345,7 @@ class CostModel:
         beyond = {name: (counts[name] < low) | (counts[name] > high) for name, (low, high) in spans.items()}
         derived = self._derived(nccl)
         if derived is not None:
-            beyond["message_bytes"] = derived.beyond(cycle)
+            beyond |= derived.beyond(cycle)
         if self.bare_forwards is not None:
             beyond["bare_forward_tokens"] = self.bare_forwards.beyond(cycle.verify_tokens)
         if self.reads_context or self.asked_context is not None:
@@ -361,7 +361,7 @@ class CostModel:
         beyond = {"decode_batch_size": (cycle.batch_size < low) | (cycle.batch_size > high)}
         derived = self._derived(nccl)
         if derived is not None:
-            beyond["decode_message_bytes"] = derived.beyond_decode(cycle)
+            beyond |= {f"decode_{name}": mask for name, mask in derived.beyond_decode(cycle).items()}
         if self.bare_forwards is not None:
             beyond["decode_bare_forward_tokens"] = self.bare_forwards.beyond(cycle.batch_size)
         if self.reads_context:
@@ -380,7 +380,7 @@ class CostModel:
             if len(widths) < 2:
                 widths = (*widths, *self.setting(self.reference).verify_tokens)
             return (min(widths), max(widths)) if widths else (np.inf, -np.inf)
-        if name in ("message_bytes", "decode_message_bytes"):
+        if name.removeprefix("decode_") in ("message_bytes", "logits_bytes"):
             return self._told_bytes(nccl)
         if name in ("bare_forward_tokens", "decode_bare_forward_tokens") and self.bare_forwards is not None:
             return self.bare_forwards.tokens[0], self.bare_forwards.tokens[-1]

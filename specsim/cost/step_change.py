@@ -73,12 +73,12 @@ def forward_change_ms(
     """Change of a forward of T tokens [ms] from one setting to another, at the tokens' shape (eq. 17).
 
     n·(a_after(T·h·b) − a_before(T·h·b)), 0 where a custom all-reduce carries the message under both, and the change of
-    gathering the logits of `positions` (every token's unless stated), which NCCL always carries.
+    gathering the logits of so many positions, which no custom all-reduce carries; without `positions` nothing of them.
     """
     change = forward_ms(after, shape, tokens) - forward_ms(before, shape, tokens)
     kept = np.where(carried_by_custom(custom, shape.message_bytes(tokens)), 0.0, change)
-    asked = tokens if positions is None else positions
-    kept = kept + (gather_ms(after, shape, asked) - gather_ms(before, shape, asked))
+    if positions is not None:
+        kept = kept + (gather_ms(after, shape, positions) - gather_ms(before, shape, positions))
     return float(kept) if np.ndim(tokens) == 0 else kept
 
 
@@ -86,8 +86,8 @@ def forward_change_ms(
 class StepChange:
     """Changes of n cycles by phase and of plain decode at their batch sizes [ms], each of shape (n,) (eq. 17).
 
-    `extrapolated` and `custom` say where an all-reduce of the cycle or of decode lies outside either curve, and where
-    verify's is carried by a custom all-reduce.
+    `extrapolated` and `logits_extrapolated` say where an all-reduce or a gather of logits of the cycle or of decode lies
+    outside either curve, `custom` where verify's is carried by a custom all-reduce.
     """
 
     verify_ms: FloatArray
@@ -95,6 +95,7 @@ class StepChange:
     extend_ms: FloatArray
     decode_ms: FloatArray
     extrapolated: BoolArray
+    logits_extrapolated: BoolArray
     custom: BoolArray
 
     @property
@@ -111,35 +112,69 @@ def step_change(
     draft: Shape | None = None,
     extend_forwards: int = 0,
     custom: tuple[CustomPath, ...] = (),
+    gathered: bool = True,
 ) -> StepChange:
     """What going from one setting to another does to n cycles and to plain decode (eq. 17).
 
     Without `draft` the drafter communicates nothing (it runs on one GPU, or is a lookup); its forwards are those of
-    eq. 3, and `extend_forwards` of T tokens after the verify (eq. 4).
+    eq. 3, and `extend_forwards` of T tokens after the verify (eq. 4). Logits are `gathered` under both by NCCL, else not
+    counted: a kernel that only reduces says nothing of it.
     """
 
     def change(shape: Shape, tokens: FloatArray, positions: FloatArray) -> FloatArray:
-        return np.asarray(forward_change_ms(before, after, shape, tokens, custom, positions))
+        asked = positions if gathered else None
+        return np.asarray(forward_change_ms(before, after, shape, tokens, custom, asked))
 
     nothing = np.zeros_like(cycle.batch_size)
     drafted = extended = nothing
-    sizes = [target.message_bytes(tokens) for tokens in (cycle.verify_tokens, cycle.batch_size)]
     if draft is not None:
         wide, narrow = draft_forwards(cycle)
-        sizes += [draft.message_bytes(tokens) for tokens in (cycle.verify_tokens, cycle.batch_size * cycle.topk)]
         branches = cycle.batch_size * cycle.topk
         whole = change(draft, cycle.verify_tokens, cycle.batch_size)  # it drafts from the last position of each request
         drafted = wide * whole + narrow * change(draft, branches, branches)
         extended = extend_forwards * cycle.drafts * whole
-    beyond = [curve.beyond(size) for curve in (before, after) for size in sizes]
+    curves = (before, after)
+    messages, logits = beyond_cycle(curves, cycle, target, draft, extend_forwards)
+    decode_messages, decode_logits = beyond_decode(curves, cycle, target)
     return StepChange(
         change(target, cycle.verify_tokens, cycle.verify_tokens),
         drafted,
         extended,
         change(target, cycle.batch_size, cycle.batch_size),
-        np.logical_or.reduce(beyond),
-        carried_by_custom(custom, sizes[0]),
+        messages | decode_messages,
+        (logits | decode_logits) & gathered,
+        carried_by_custom(custom, np.asarray(target.message_bytes(cycle.verify_tokens))),
     )
+
+
+def beyond_cycle(
+    curves: tuple[AllReduceCurve, ...], cycle: Cycle, target: Shape, draft: Shape | None, extend_forwards: int
+) -> tuple[BoolArray, BoolArray]:
+    """Where a cycle's all-reduces, and where its gathers of logits, lie outside any of the curves; shapes (n,)."""
+    everywhere = np.ones(cycle.batch_size.shape, dtype=bool)
+    forwards = [(everywhere, target, cycle.verify_tokens, cycle.verify_tokens)]
+    if draft is not None:
+        wide, narrow = draft_forwards(cycle)
+        whole = (wide > 0) | ((cycle.num_steps > 0) & (extend_forwards > 0))
+        branches = cycle.batch_size * cycle.topk
+        forwards += [(whole, draft, cycle.verify_tokens, cycle.batch_size), (narrow > 0, draft, branches, branches)]
+    messages = [there & _outside(curves, shape.message_bytes(tokens)) for there, shape, tokens, _ in forwards]
+    logits = [there & _logits_outside(curves, shape, positions) for there, shape, _, positions in forwards]
+    return np.logical_or.reduce(messages), np.logical_or.reduce(logits)
+
+
+def beyond_decode(curves: tuple[AllReduceCurve, ...], cycle: Cycle, target: Shape) -> tuple[BoolArray, BoolArray]:
+    """The same of plain decode at the cycles' batch sizes; shapes (n,)."""
+    batch = cycle.batch_size
+    return _outside(curves, target.message_bytes(batch)), _logits_outside(curves, target, batch)
+
+
+def _outside(curves: tuple[AllReduceCurve, ...], sizes: Floats) -> BoolArray:
+    return np.asarray(np.logical_or.reduce([curve.beyond(sizes) for curve in curves]))
+
+
+def _logits_outside(curves: tuple[AllReduceCurve, ...], shape: Shape, positions: FloatArray) -> BoolArray:
+    return _outside(curves, shape.logits_bytes(positions)) & (shape.vocab_size is not None)
 
 
 def draft_forwards(cycle: Cycle) -> tuple[FloatArray, FloatArray]:

@@ -11,7 +11,7 @@ from specsim.cost.allreduce import PRIOR_WARNING, AllReduceCurve, MeasuredCurve,
 from specsim.cost.custom_allreduce import CustomPath, Wiring, custom_paths
 from specsim.cost.derived import DerivedSetting
 from specsim.cost.model import CostModel
-from specsim.cost.step_change import Shape, StepChange, forward_ms, step_change
+from specsim.cost.step_change import Shape, StepChange, forward_ms, gather_ms, step_change
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError, UnknownSettingError
 from specsim.fitting.allreduce import fit_affine
@@ -19,7 +19,7 @@ from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
-from specsim.runs.allreduce import CONDITIONS, NCCL, AllReduceSetting, AllReduceTable
+from specsim.runs.allreduce import CONDITIONS, IN_A_FORWARD, NCCL, AllReduceSetting, AllReduceTable
 
 MICROBENCHMARK = (
     "a table is made back to back, a forward computes between its all-reduces: on two H200s the table gave a forward"
@@ -62,10 +62,13 @@ class Compared:
         batches = np.array(self.batch_sizes, dtype=np.int64)[:, None]
         return Cycle.of(self.spec, Workload(batches), self.engine)
 
+    def both_of_nccl(self, *labels: str) -> bool:
+        """Whether all of these are NCCL settings, under which NCCL gathers logits."""
+        return all(flag for curve, flag in zip(self.curves, self.of_nccl, strict=True) if curve.label in labels)
+
     def custom(self, *labels: str) -> tuple[CustomPath, ...]:
         """The custom paths that stand before both settings: none where one of them is no NCCL setting."""
-        of_nccl = all(flag for curve, flag in zip(self.curves, self.of_nccl, strict=True) if curve.label in labels)
-        return custom_paths(self.wiring) if self.wiring and of_nccl else ()
+        return custom_paths(self.wiring) if self.wiring and self.both_of_nccl(*labels) else ()
 
 
 def curves_of(settings: Sequence[AllReduceSetting]) -> tuple[tuple[Curve, ...], tuple[bool, ...]]:
@@ -94,8 +97,8 @@ def with_settings(model: CostModel, asked: Compared, before: str | None, after: 
     extends = cycle_shape(asked.spec.method, asked.engine).extend_forwards
     others = [asked.curve(after)] if after else [curve for curve in asked.curves if curve is not start]
     for curve in others:
-        custom = asked.custom(start.label, curve.label)
-        derived = DerivedSetting(curve.label, base, start, curve, asked.target, asked.draft, extends, custom)
+        custom, gathered = asked.custom(start.label, curve.label), asked.both_of_nccl(start.label, curve.label)
+        derived = DerivedSetting(curve.label, base, start, curve, asked.target, asked.draft, extends, custom, gathered)
         model = model.with_setting(derived)
     return model
 
@@ -113,8 +116,8 @@ def comm_record(
     extends = cycle_shape(asked.spec.method, asked.engine).extend_forwards
     rows = []
     for curve in others or [start]:
-        custom = asked.custom(start.label, curve.label)
-        change = step_change(start, curve, cycle, asked.target, asked.draft, extends, custom)
+        custom, gathered = asked.custom(start.label, curve.label), asked.both_of_nccl(start.label, curve.label)
+        change = step_change(start, curve, cycle, asked.target, asked.draft, extends, custom, gathered)
         rows += list(_rows(asked, cycle, start, curve, change))
     return {
         "from": start.label,
@@ -136,6 +139,8 @@ def _rows(
     message = np.asarray(asked.target.message_bytes(cycle.verify_tokens))
     times: list[FloatArray] = [np.asarray(c.time_us(message)) for c in (start, curve)]
     whole = [np.asarray(forward_ms(c, asked.target, cycle.verify_tokens)) for c in (start, curve)]
+    gathers = [np.asarray(gather_ms(c, asked.target, cycle.verify_tokens)) for c in (start, curve)]
+    logits = np.asarray(asked.target.logits_bytes(cycle.verify_tokens))
     for at in range(message.size):
         yield {
             "setting": curve.label,
@@ -148,12 +153,16 @@ def _rows(
             "to_us": float(times[1][at]),
             "from_all_reduce_ms": float(whole[0][at]),
             "to_all_reduce_ms": float(whole[1][at]),
+            "logits_bytes": int(logits[at]),
+            "from_gather_ms": float(gathers[0][at]),
+            "to_gather_ms": float(gathers[1][at]),
             "verify_change_ms": float(change.verify_ms[at]),
             "draft_change_ms": float(change.draft_ms[at] + change.extend_ms[at]),
             "cycle_change_ms": float(change.cycle_ms[at]),
             "decode_change_ms": float(change.decode_ms[at]),
             "prior": not isinstance(curve, MeasuredCurve),
             "extrapolated": bool(change.extrapolated[at]),
+            "logits_extrapolated": bool(change.logits_extrapolated[at]),
             "custom_all_reduce": bool(change.custom[at]),
         }
 
@@ -162,12 +171,13 @@ def _setting_record(curve: AllReduceCurve) -> Record:
     """A curve as α, 1/β and knees (eq. 16), and what it rests on."""
     if not isinstance(curve, MeasuredCurve):
         fixed, slope = (float(getattr(curve, name)) for name in ("fixed_us", "gb_s"))
-        return {"label": curve.label, "prior": True, "sizes": 0, "fixed_us": fixed, "gb_s": [slope],
+        return {"label": curve.label, "prior": True, "in_forward": False, "sizes": 0, "fixed_us": fixed, "gb_s": [slope],
                 "knees_bytes": [], "span_bytes": None, "largest_error": None}  # fmt: skip
     form = fit_affine(curve)
     return {
         "label": curve.label,
         "prior": False,
+        "in_forward": curve.in_forward,
         "sizes": len(curve.sizes),
         "readings": sum(curve.repeats),
         "fixed_us": form.fixed_us,
@@ -199,15 +209,20 @@ def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None)
 
 
 def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
-    if not all(isinstance(curve, MeasuredCurve) and curve.in_forward for curve in asked.curves):
+    alone = [c.label for c in asked.curves if not (isinstance(c, MeasuredCurve) and c.in_forward)]
+    if alone:
         yield MICROBENCHMARK
+    else:
+        yield "these all-reduces were measured in a forward: what it takes longer with them, over their number"
     if any(row["extrapolated"] for row in rows):
         spans = "; ".join(f"{c.label} {_bytes(c.sizes[0])} to {_bytes(c.sizes[-1])}"
                           for c in asked.curves if isinstance(c, MeasuredCurve))  # fmt: skip
         yield f"EXTRAPOLATED at rows marked ¹ (verify, draft or plain decode): the tables cover {spans}"
-    gathered = float(np.max(asked.target.logits_bytes(asked.cycle().verify_tokens)))
-    if any(isinstance(curve, MeasuredCurve) and gathered > curve.sizes[-1] for curve in asked.curves):
-        yield f"EXTRAPOLATED: logits are gathered as half an all-reduce of up to {gathered / 2**20:.3g} MiB, beyond the tables"
+    if any(row["logits_extrapolated"] for row in rows):
+        yield (
+            "EXTRAPOLATED at rows marked ³: logits are gathered (verify, draft or plain decode) as half an all-reduce of a size"
+            " outside the tables, along the slope of their last octave"
+        )
     for curve in asked.curves:
         if isinstance(curve, MeasuredCurve) and curve.largest_correction > _CORRECTION_SAID:
             yield (
@@ -219,7 +234,9 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
 def _mixed(measured: AllReduceTable) -> Iterator[str]:
     """What the tables' rows were measured under that differs."""
     for name in CONDITIONS:
-        stated = dict.fromkeys(str(getattr(row, name)) for row in measured.rows if getattr(row, name) is not None)
+        values = dict.fromkeys(getattr(row, name) for row in measured.rows)
+        unstated = name == "pattern" and IN_A_FORWARD in values and None in values
+        stated = [str(value) for value in values if value is not None] + ["unstated"] * unstated
         if len(stated) > 1:
             yield f"MIXED, not like for like: the tables differ in {name}: {', '.join(stated)}"
 
@@ -234,7 +251,10 @@ def _about_custom(asked: Compared, rows: list[Record]) -> str:
     if any(row["custom_all_reduce"] for row in rows):
         paths = custom_paths(asked.wiring)
         said = ", ".join(f"{path.kernel} up to {_bytes(path.max_bytes)}" for path in paths)
-        return f"CUSTOM: {wiring} sends messages through {said}: NCCL settings change nothing there (rows marked ²)"
+        but = " but the gather of logits" if asked.target.vocab_size else ""
+        return (
+            f"CUSTOM: {wiring} sends messages through {said}: NCCL settings change nothing there{but} (rows marked ²)"
+        )
     return f"{wiring}: no custom all-reduce that is known takes these messages from NCCL"
 
 
@@ -244,7 +264,11 @@ def _about_custom(asked: Compared, rows: list[Record]) -> str:
 def comm_text(record: Record) -> str:
     """The settings' curves, the changes by setting and width, and what qualifies them."""
     drafts = f", {record['draft_all_reduces']} in one of the drafter's" if record["draft"] else ""
-    title = f"{record['all_reduces']} all-reduces in a forward{drafts}: all of a verify's, and changes from {record['from']} [ms]"
+    logits = " and the gather of its logits" if record["target"]["vocab_size"] else ""
+    title = (
+        f"{record['all_reduces']} all-reduces in a forward{drafts}: all of a verify's{logits}, and changes from"
+        f" {record['from']} [ms]"
+    )
     labels = "\n".join(wrapped(f"* {note}", "  ") for note in record["notes"])
     return "\n".join([_curves_table(record), "", title, _changes_table(record), "", labels])
 
@@ -274,6 +298,7 @@ def affine_words(setting: Record) -> str:
 
 
 def _changes_table(record: Record) -> str:
+    gathers = bool(record["target"]["vocab_size"])
     columns = (
         "setting",
         "batch",
@@ -282,6 +307,7 @@ def _changes_table(record: Record) -> str:
         "µs before",
         "µs after",
         "in verify",
+        *(("gather",) if gathers else ()),
         "verify",
         "draft",
         "cycle",
@@ -298,11 +324,16 @@ def _changes_table(record: Record) -> str:
             number(row["from_us"], 1),
             number(row["to_us"], 1),
             number(row["to_all_reduce_ms"], 2),
+            *((_gather(row),) if gathers else ()),
             *(signed(row[f"{name}_change_ms"]) for name in ("verify", "draft", "cycle", "decode")),
         )
         for row in record["rows"]
     ]
     return table(columns, rows)
+
+
+def _gather(row: Record) -> str:
+    return number(row["to_gather_ms"], 2) + (" ³" if row["logits_extrapolated"] and not row["prior"] else "")
 
 
 def signed(value: float) -> str:

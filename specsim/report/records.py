@@ -221,8 +221,8 @@ def all_beyond(model: CostModel, names: Iterable[str], nccl: str) -> list[str]:
 
 def _beyond(model: CostModel, name: str, nccl: str) -> str:
     low, high = model.span(name, nccl)
-    if low > high and name.endswith("message_bytes"):
-        return "message_bytes of a prior, which is no measurement"
+    if low > high and name.endswith("_bytes"):
+        return f"{name.removeprefix('decode_')} of a prior, which is no measurement"
     if low > high:
         return f"{name} is not stated by any run"
     return f"{name.removeprefix('decode_')} outside the measured {low:g}" + ("" if low == high else f" to {high:g}")

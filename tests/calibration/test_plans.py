@@ -174,7 +174,7 @@ def test_a_timing_is_its_median_and_quartiles():
 
 def test_a_table_grows_by_settings_and_reads_back(tmp_path):
     table = Table(tmp_path / "t.csv", ("nccl", "bytes", "time_us"))
-    table.add([{"nccl": "default", "bytes": 1024, "time_us": 9.0, "pattern": "x"}])
+    table.add("default", [{"nccl": "default", "bytes": 1024, "time_us": 9.0, "pattern": "x"}])
     assert Table(tmp_path / "t.csv", table.columns).has("default")
     assert not Table(tmp_path / "t.csv", table.columns).has("Ring-LL")
 
@@ -219,8 +219,24 @@ def test_quick_gives_a_labelled_model_where_runs_do_not_tell_what_contexts_cost(
 
 
 def test_all_reduces_in_a_forward_are_what_it_takes_longer_over_their_number():
-    """Two layers have four: 0.08 ms are 20 µs each; two tokens of hidden size 8 in bf16 are 32 bytes."""
-    row = {"nccl": "default", "tokens": "2", "with_ms": "1.08", "without_ms": "1.0", "ranks": 2}
+    """Two layers have four: 0.08 ms are 20 µs each; a forward that is no slower with them says nothing."""
+    row = {
+        "nccl": "default",
+        "tokens": "2",
+        "bytes": "32",
+        "with_ms": "1.08",
+        "without_ms": "1.0",
+        "cuda_graph": "True",
+    }
     (found,) = in_a_forward([row, row | {"tokens": "3", "with_ms": "0.99"}], SHAPE)
-    assert (found["bytes"], found["time_us"]) == (32, pytest.approx(20.0))
-    assert set(COLUMNS["allreduce"]) - set(found) == {"hardware", "nccl_version", "source"}
+    assert (found["bytes"], found["cuda_graph"], found["time_us"]) == ("32", "True", pytest.approx(20.0))
+    assert set(COLUMNS["allreduce"]) - set(found) == {"ranks", "hardware", "nccl_version", "source"}
+
+
+def test_a_setting_that_is_measured_again_takes_the_place_of_its_rows(tmp_path):
+    path = tmp_path / "t.csv"
+    for time_us in (9.0, 8.0):
+        Table(path, COLUMNS["allreduce"]).add("LL", [{"nccl": "LL", "bytes": 1024, "time_us": time_us}])
+    Table(path, COLUMNS["allreduce"]).add("Simple", [{"nccl": "Simple", "bytes": 1024, "time_us": 7.0}])
+    rows = Table(path, COLUMNS["allreduce"]).rows
+    assert [(row["nccl"], row["time_us"]) for row in rows] == [("LL", "8.0"), ("Simple", "7.0")]

@@ -24,6 +24,7 @@ from calibration.engines import (
     most_requests,
     survival,
 )
+from calibration.results import Results
 from calibration.serve import chosen, run_id, servings
 from calibration.server import LocalServer, free_ports, settled, stop
 from calibration.vllm_plugin import DISTINCT, distinct, own_seeds, write_entry_point
@@ -168,8 +169,17 @@ def test_servers_together_are_told_the_memory_that_the_largest_load_fills(config
     roots = {together.environment(drafted, slot)["VLLM_CACHE_ROOT"] for slot in (0, 1)}
     assert len(roots) == 2
     assert "VLLM_CACHE_ROOT" not in alone.environment(drafted)
-    sglang = deployed(checkpoint, tmp_path, at_once=2, engine="sglang").command(drafted, 8000)
+    sglang = deployed(checkpoint, tmp_path, at_once=2, engine="sglang", ranks=2).command(drafted, 8000)
     assert sglang[sglang.index("--max-total-tokens") + 1] == "5312"
+    assert "--enforce-disable-flashinfer-allreduce-fusion" in sglang
+
+
+def test_a_cache_holds_the_longest_request_that_is_allowed_for(config, tmp_path):
+    """A context whose loads are all left out is in the server's longest request nevertheless."""
+    checkpoint, loads = write_checkpoint(config(DENSE), tmp_path / "models"), Loads((16,), (128, 32768))
+    deployment = deployed(checkpoint, tmp_path, at_once=2, loads=loads)
+    assert loads.points() == [(16, 128)]
+    assert deployment.kv_tokens(serving(4)) >= deployment.context_len + 4
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(1, 12))
@@ -279,6 +289,36 @@ def test_a_server_finds_the_entry_point(tmp_path, monkeypatch):
     assert found[0].load().__name__ == "register"
 
 
+# -- served together ---------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_ends_while_it_waits_is_told(config, tmp_path, monkeypatch):
+    """The first is loaded while the second ends: both were well, and one run is there."""
+    from calibration import served
+
+    deployment = deployed(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, at_once=2,
+                          loads=Loads((1,), (128,)))  # fmt: skip
+    commands = iter([SERVES, SERVES])
+    begun = []
+
+    def local(deployment, serving, port, slot):
+        begun.append(LocalServer([sys.executable, "-c", next(commands), str(port)], {}, port, tmp_path / f"{slot}.log"))
+        return begun[-1]
+
+    def load(deployment, serving, point, url, seed):
+        stop(begun[1:])
+        return {"method": "none", "batch_size": 1, "decode_ms": 4.0}
+
+    monkeypatch.setattr(served, "_server", local)
+    monkeypatch.setattr(served, "served_run", load)
+    results = Results(tmp_path / "r.json", "", {}, {})
+    told = served.serve_all(deployment, [serving(1), serving(4)], results, 0, time.monotonic() + 60)
+    assert [run["id"] for run in results.runs] == ["plain default 1x128"]
+    assert len(told) == 1
+    assert "4 draft tokens default: the server ended while it waited for its turn" in told[0]
+    assert all(server.gone() for server in begun)
+
+
 # -- a process of one's own --------------------------------------------------------------------------------------------
 
 SERVES = """
@@ -335,9 +375,9 @@ def test_all_that_servers_started_is_gone_with_them(begun):
 
 ENDS = """
 import sys
-print("(Worker) RuntimeError: out of memory")
-print("(Engine) ERROR RuntimeError: out of memory")
-print("(Engine) ValueError: no engine")
+for said in ("(Worker) RuntimeError: out of memory", "(Worker) frame #0: nothing", "(Engine) ValueError: no engine",
+             "(Engine) KeyError: 1", "(Engine) TypeError: 2", "(API) RuntimeError: out of memory"):
+    print(said)
 sys.exit(3)
 """
 
@@ -349,7 +389,16 @@ def test_a_server_that_ends_is_told_with_its_first_errors_each_once(begun):
     assert [line.strip() for line in told[1:-1]] == [
         "(Worker) RuntimeError: out of memory",
         "(Engine) ValueError: no engine",
+        "(Engine) KeyError: 1",
     ]
+
+
+def test_a_log_is_of_one_start(begun):
+    again = begun("import time; time.sleep(600)")
+    stop([again])
+    again.log.write_text("OldError: of an earlier start\n", encoding="utf-8")
+    again.start()
+    assert "OldError" not in again.last_words()
 
 
 def test_a_server_that_never_is_ready_is_stopped_and_the_others_are_not(begun):

@@ -177,7 +177,8 @@ def test_a_split_vocabulary_has_one_more_all_reduce_and_half_of_one_for_its_logi
     """Flat curves, −20 µs: two all-reduces in each of 10 layers, the embedding's, and half of one."""
     shape = Shape(10, 4096, vocab_size=1000)
     assert (shape.all_reduces, shape.logits_bytes(3)) == (21, 6000)
-    assert forward_change_ms(SLOW, FAST, shape, 4) == pytest.approx(-20e-3 * 21.5)
+    assert forward_change_ms(SLOW, FAST, shape, 4) == pytest.approx(-20e-3 * 21)
+    assert forward_change_ms(SLOW, FAST, shape, 4, positions=1) == pytest.approx(-20e-3 * 21.5)
     assert Shape(10, 4096).logits_bytes(3) == 0
 
 
@@ -186,7 +187,7 @@ def test_logits_are_gathered_at_the_positions_that_are_asked():
     sizes = np.array([1e2, 1e8])
     rising, nothing = measured_curve("rising", sizes, sizes / 1e3), measured_curve("none", sizes, sizes * 1e-12)
     shape, kb = Shape(10, 500, vocab_size=1000), 1e-3
-    assert forward_change_ms(nothing, rising, shape, 8) == pytest.approx((21 * 8 + 8) * kb)
+    assert forward_change_ms(nothing, rising, shape, 8, positions=8) == pytest.approx((21 * 8 + 8) * kb)
     assert forward_change_ms(nothing, rising, shape, 8, positions=2) == pytest.approx((21 * 8 + 2) * kb)
     draft = Shape(1, 500, vocab_size=200)  # 400 bytes a position
     cycle = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(2), "vllm")
@@ -194,11 +195,25 @@ def test_logits_are_gathered_at_the_positions_that_are_asked():
     assert found.verify_ms == pytest.approx([(21 * 12 + 12) * kb])
     assert found.draft_ms == pytest.approx([(3 * 12 + 0.4 + 4 * (3 * 2 + 0.4)) * kb])  # one of 12 tokens, four of two
     assert found.decode_ms == pytest.approx([(21 * 2 + 2) * kb])
+    alone = step_change(nothing, rising, cycle, shape, draft, gathered=False)
+    assert alone.verify_ms == pytest.approx([21 * 12 * kb])
+    assert alone.draft_ms == pytest.approx([(3 * 12 + 4 * 3 * 2) * kb])
+
+
+def test_logits_outside_either_table_are_flagged():
+    """2,000 bytes a position: verify of 12 and decode of two lie inside, a drafter's 20 bytes do not."""
+    cycle = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(2), "vllm")
+    shape, small = Shape(10, 500, vocab_size=1000), Shape(1, 500, vocab_size=10)
+    known = curve((2000, 10.0), (24000, 20.0))
+    assert not step_change(SLOW, known, cycle, shape).logits_extrapolated.any()
+    assert step_change(SLOW, known, cycle, shape, small).logits_extrapolated.all()
+    assert not step_change(SLOW, known, cycle, shape, small, gathered=False).logits_extrapolated.any()
+    assert step_change(SLOW, curve((2000, 10.0), (23999, 20.0)), cycle, shape).logits_extrapolated.all()
 
 
 def test_logits_go_over_nccl_where_a_custom_all_reduce_carries_messages():
     paths = custom_paths(Wiring("vllm", "pcie", 2))
-    assert forward_change_ms(SLOW, FAST, Shape(10, 4096, vocab_size=9), 1, paths) == pytest.approx(-0.01)
+    assert forward_change_ms(SLOW, FAST, Shape(10, 4096, vocab_size=9), 1, paths, positions=1) == pytest.approx(-0.01)
 
 
 def test_a_message_that_a_custom_all_reduce_carries_does_not_change():

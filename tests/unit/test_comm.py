@@ -177,6 +177,22 @@ def test_a_split_vocabulary_is_counted_or_said_to_be_left_out(run_cli, csv):
     assert [any("--vocab-size" in note for note in r["notes"]) for r in (without, counted)] == [True, False]
 
 
+def test_logits_are_shown_flagged_and_nccls(run_cli, csv):
+    """A kernel that only reduces changes 21 all-reduces of 30 µs, and nothing of a gather."""
+    table = csv("nccl,implementation,bytes,time_us", "default,,1,40", "default,,1000,40", "LL,,1,10", "LL,,1000,10",
+                ",one-shot,1,10", ",one-shot,1000,10")  # fmt: skip
+    asked = ("comm", table, "--layers", 10, "--hidden-size", 4, "--vocab-size", 300, "--num-draft-tokens", "1,2")
+    rows = as_json(run_cli(*asked, "--json"))["rows"]
+    ll, one_shot = ([row for row in rows if row["setting"] == name] for name in ("LL", "one-shot"))
+    assert [row["decode_change_ms"] for row in (ll[0], one_shot[0])] == pytest.approx([-0.03 * 21.5, -0.03 * 21])
+    assert [(row["logits_bytes"], row["logits_extrapolated"]) for row in ll] == [(600, False), (1200, True)]
+    assert (ll[1]["from_gather_ms"], ll[1]["to_gather_ms"]) == pytest.approx((0.02, 0.005))
+    text = run_cli(*asked).stdout
+    assert "gather" in text
+    assert "0.01 ³" in text  # half of 10 µs
+    assert "EXTRAPOLATED at rows marked ³" in text
+
+
 def test_options_of_a_drafter_that_is_not_split_are_refused(run_cli, csv):
     for option in ("--draft-vocab-size", "--draft-hidden-size"):
         refused = run_cli("comm", csv(*TABLE), *MODEL, option, 10)
@@ -190,8 +206,11 @@ def test_only_tables_made_alone_are_said_to_be_that(run_cli, csv):
     said = [any("made back to back" in note for note in as_json(run_cli("comm", csv(*table), *MODEL, "--json"))["notes"])
             for table in (rows, alone)]  # fmt: skip
     assert said == [False, True]
-    mixed = as_json(run_cli("comm", csv(*alone), *MODEL, "--json"))["notes"]
-    assert any("MIXED" in note and "pattern" in note for note in mixed)
+    unstated = (*rows[:2], "LL,1024,10,")
+    for table in (alone, unstated):
+        mixed = as_json(run_cli("comm", csv(*table), *MODEL, "--json"))["notes"]
+        assert any("MIXED" in note and "pattern" in note for note in mixed)
+    assert not any("MIXED" in note for note in as_json(run_cli("comm", csv(*rows), *MODEL, "--json"))["notes"])
 
 
 def test_labels_that_hold_commas_are_told_apart_in_a_list(run_cli, csv):

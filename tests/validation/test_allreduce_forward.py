@@ -23,7 +23,7 @@ from benchmarks.accuracy_allreduce import (
 )
 from specsim import Run, Setup, SpecConfig, Workload, fit
 from specsim.cost.allreduce import measured_curve
-from specsim.cost.derived import TABLES_FALL_SHORT, DerivedSetting
+from specsim.cost.derived import ALONE, DerivedSetting
 from specsim.cost.step_change import forward_change_ms
 from specsim.report.comm import MICROBENCHMARK
 from specsim.runs.run import Figure
@@ -99,7 +99,7 @@ def test_a_model_of_the_default_moved_by_the_table_is_as_wrong_as_the_table():
 
 
 def test_intervals_of_settings_never_run_allow_for_what_tables_fell_short_by():
-    assert 1.5 < fall_short() <= TABLES_FALL_SHORT[1]
+    assert 1.5 < fall_short() <= ALONE[1]
 
 
 def test_what_simple_takes_more_in_a_forward_is_nearly_a_constant():

@@ -26,7 +26,7 @@ from benchmarks.accuracy_tensor_parallel import (
 )
 from calibration.allreduce import in_a_forward
 from calibration.shapes import read_shape
-from specsim.cost.derived import FORWARDS_MISS
+from specsim.cost.derived import IN_FORWARDS
 from specsim.cost.step_change import Shape, forward_change_ms
 
 
@@ -61,8 +61,8 @@ def test_intervals_of_verify_allow_for_what_all_reduces_in_a_forward_missed():
         [(e.change_ms / (e.change_ms + e.error_ms))[at] for e, at in zip(found, large, strict=True)]
     )
     assert ratios.size >= 14
-    assert FORWARDS_MISS[0] < ratios.min() < 0.9
-    assert 1.05 < ratios.max() < FORWARDS_MISS[1]
+    assert IN_FORWARDS[0] < ratios.min() < 0.9
+    assert 1.05 < ratios.max() < IN_FORWARDS[1]
 
 
 def test_tok_s_given_the_accept_length():
