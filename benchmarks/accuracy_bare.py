@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from benchmarks.held_out import (
     splits,
     summed_up,
 )
-from specsim import BareForwards, CostModel, Run, break_even, fit, load_bare_forwards, predict
+from specsim import BareForwards, CostModel, Run, break_even, fit, load_bare_forwards, load_runs, predict
 from specsim.cost.terms import PLAIN
 from specsim.runs.run import RunSet
 
@@ -123,6 +123,30 @@ def _moe() -> Iterator[Line]:
     floors: Floors = {"none": None, "expert layers": experts(), "harness": harness("qwen3-30b-a3b")}
     for floor, bare in floors.items():
         yield Line("MoE 30B, plain", "all but a batch size", floor, held_out(MOE.runs, batch_size, bare))
+    for name, is_seen in FEW_OF_THE_MIXTURE.items():
+        for floor in ("none", "expert layers"):
+            seen, unseen = parted(mixture(), is_seen)
+            yield Line("MoE 30B, a distinct draft", name, floor, predicted(seen, unseen, floors[floor]))
+    for floor in ("none", "expert layers"):
+        held = held_out(mixture(), batch_size, floors[floor])
+        yield Line("MoE 30B, a distinct draft", "all but a batch size", floor, held)
+
+
+@cache
+def mixture() -> RunSet:
+    """The mixture with drafts that differ, as the harness served it, each run by its time alone."""
+    loaded = load_runs(HARNESS / "h200_served_qwen3-30b-a3b.json")
+    kept = ("decode_ms", "cycle_ms", "accept_length")
+    timed = [
+        replace(run, figures={name: run.figures[name] for name in kept if name in run.figures}) for run in loaded.runs
+    ]
+    return replace(loaded, runs=tuple(timed))
+
+
+FEW_OF_THE_MIXTURE: dict[str, Part] = {
+    "four runs: batch 1 and 16": lambda run: run.workload.batch_size in (1, 16),
+    "plain decode, and one draft at batch 1 and 64": lambda run: run.spec is None or run.workload.batch_size in (1, 64),
+}
 
 
 def parted(runs: RunSet, is_seen: Part) -> tuple[RunSet, tuple[Run, ...]]:
@@ -156,7 +180,7 @@ def missed(held: Iterable[Held]) -> str:
 
 
 def _short(name: str) -> str:
-    return name.removeprefix("dense8b ").removeprefix("moe30b ")
+    return name.removeprefix("dense8b ").removeprefix("moe30b ").replace(" default ", " ").removesuffix("x128")
 
 
 # -- what people ask -----------------------------------------------------------------------------------------------------
