@@ -191,8 +191,8 @@ def _swapped(base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tu
         straight = tuple(column for column in base if column.term.name not in slopes)
         coverage = tuple(Column(TERM_BY_NAME[f"{phase}_coverage_ms"], None, shares) for phase in phases)
         where = " and ".join(phases)
-        yield _form(base, (*straight, *coverage), seen, f"expert coverage instead of a line in {where}")
-        yield _form(base, (*base, *coverage), seen, f"line + expert coverage in {where}")
+        yield _form(base, (*straight, *coverage), seen, f"expert coverage instead of a line in {where}", shares)
+        yield _form(base, (*base, *coverage), seen, f"line + expert coverage in {where}", shares)
 
 
 def _padded(base: tuple[Column, ...], seen: tuple[Observation, ...]) -> Iterator[Form]:
@@ -271,7 +271,14 @@ def _named(shapes: tuple[Column, ...]) -> str:
 # -- how good it is ---------------------------------------------------------------------------------------------------
 
 
-def _form(base: tuple[Column, ...], columns: tuple[Column, ...], seen: tuple[Observation, ...], name: str) -> Form:
+def _form(
+    base: tuple[Column, ...],
+    columns: tuple[Column, ...],
+    seen: tuple[Observation, ...],
+    name: str,
+    stated: tuple[float, ...] = (),
+) -> Form:
+    """A set of terms, judged; parameters that are `stated` (by a model card) were not searched for."""
     design, times = features(columns, seen), np.array([o.time_ms for o in seen])
     solution = solve(design, times, np.ones(len(seen)), known(columns))
     squares = float(solution.residuals @ solution.residuals)
@@ -282,7 +289,7 @@ def _form(base: tuple[Column, ...], columns: tuple[Column, ...], seen: tuple[Obs
         # a shape at its bound, or folded into others, adds nothing
         return Form(columns, name, np.inf, np.full(len(seen), np.nan), squares)
     flat = sum(not solution.values[index] > 0 for index in range(len(columns)) if columns[index].term.name in STEPS)
-    searched = sum(len(columns[index].parameters) for index in shapes)
+    searched = sum(parameter not in stated for index in shapes for parameter in columns[index].parameters)
     count = int(solution.kept.sum()) - flat + searched + 1
     score = aicc(squares, len(seen), count, max(resolution(seen), 1e-9) ** 2)
     return Form(columns, name, score, _left_out(solution, design, seen), squares)
