@@ -74,8 +74,9 @@ or to six. What is missed, and why:
   constant up to batch 16, and more with each request beyond.
 - Long prompts from those at batch 1: a lone request's cache is read more slowly than that of 64 requests together, and what the curve
    misses at one token is read as cache. Measure long prompts at a larger batch.
-- The mixture with drafts that differ (`calibration/data/h200_served_qwen3-30b-a3b.json`): without the expert layers under it
-  four runs say nothing of the others, over them they tell all. Plain decode alone does not tell what a draft costs.
+- The mixture with drafts that differ (`calibration/data/h200_served_qwen3-30b-a3b.json`): four runs tell the
+  rest by the share of experts that the model card states, and better over the expert layers. Plain decode alone does not tell
+  what a draft costs.
 - The mixture over the harness's forwards: its own expert products are slower than the whole served step, so they are no
   floor, and fitted times a factor. Another engine's kernels are another curve.
 - A curve is as good as its counts. Through powers of two alone the stack is missed by more than 1.5% at

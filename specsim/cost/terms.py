@@ -117,7 +117,7 @@ def _one(c: Cycle) -> FloatArray:
     return np.ones_like(c.batch_size)
 
 
-def _touched(tokens: FloatArray, share: float) -> FloatArray:
+def touched(tokens: FloatArray, share: float) -> FloatArray:
     """Share of the experts that so many tokens touch, each a share of them (MoESD, arXiv 2505.19645)."""
     return 1.0 - (1.0 - share) ** tokens
 
@@ -208,7 +208,7 @@ def _shapes() -> Iterator[Term]:
                lambda c: c.num_steps * (c.topk > 1))  # fmt: skip
     yield Term("verify_overlapping_coverage_ms", "verify", "ms",
                "reading all experts: what so many tokens touch of them where those of a request route alike",
-               lambda c, share, overlap: _touched(_distinct(c, overlap), share),
+               lambda c, share, overlap: touched(_distinct(c, overlap), share),
                parameters=("share of experts a token uses", "overlap within a request"))  # fmt: skip
     for phase, (each, tokens) in counts.items():
         yield Term(f"{phase}_knee_ms", phase, "ms/token", f"one more {each} beyond the knee: kernel tiles, compute bound",
@@ -220,7 +220,7 @@ def _shapes() -> Iterator[Term]:
                    parameters=("from", "to"), hosted=True)  # fmt: skip
         yield Term(f"{phase}_coverage_ms", phase, "ms",
                    f"reading all experts: what so many {each}s touch of them, concave and saturating",
-                   lambda c, share, of=tokens: _touched(of(c), share),
+                   lambda c, share, of=tokens: touched(of(c), share),
                    parameters=("share of experts a token uses",))  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from specsim.cost.terms import HOST, PADDED, TERM_BY_NAME
+from specsim.cost.terms import HOST, PADDED, TERM_BY_NAME, touched
 from specsim.fitting.columns import Column, features, known, over_bare_forwards
 from specsim.fitting.least_squares import Solution, aicc, solve
 from specsim.fitting.observations import Observation, resolution
@@ -27,6 +27,8 @@ _CHANCE = 0.01  # chance, with no such term, of passing for one more coefficient
 _RUNNERS_UP = 3
 _MOST_SHAPES = 5
 _BEAM = 6
+_COVERAGE = "expert coverage instead of a line"
+_SATURATED = 0.8  # of what as many tokens would touch of experts that never overlap: below it a line is no stand-in
 _EXACT = 1e-18  # mean squared relative residual below which a form fits exactly
 _DETERMINED = 1e-6  # least eigenvalue of I − H of a configuration that the others still determine
 
@@ -71,7 +73,21 @@ def choose(
     found = [_form(base, (*base, *subset), seen, _named(subset)) for subset in _searched(base, pool, seen)]
     forms = [line, *found, *_swapped(base, seen, shares), *_curves(base, seen), *_padded(base, seen)]
     better = [form for form in forms if form.aicc < line.aicc - _WORTH and form.predicts_better(line)]
-    return _ranked(forms, min(better, key=lambda form: form.aicc, default=line), len(seen))
+    presumed = min(better, key=lambda form: form.aicc, default=line)
+    return _ranked(forms, presumed, len(seen), saturated(seen, shares))
+
+
+def saturated(seen: tuple[Observation, ...], shares: tuple[float, ...]) -> bool:
+    """Whether the experts that a model card states are so far touched that no line through the origin is near it.
+
+    At the most tokens of each phase 1 − (1 − a/E)^T lies a fifth or more below T·a/E.
+    """
+    if len(shares) != 1:
+        return False
+    verified = [o.verify_tokens for o in seen if "verify" in o.phases]
+    decoded = [float(o.cycle.batch_size[0]) for o in seen if "decode" in o.phases]
+    most = np.array([max(counts) for counts in (verified, decoded) if counts])
+    return bool((touched(most, shares[0]) < _SATURATED * shares[0] * most).all())
 
 
 def _over(base: tuple[Column, ...], pool: Iterable[Column]) -> Iterator[Column]:
@@ -121,16 +137,19 @@ def _quick_aicc(
     return aicc(float(residuals @ residuals), len(design), int(rank) + parameters + 1, floor)
 
 
-def _ranked(forms: list[Form], best: Form, count: int) -> tuple[Form, tuple[Form, ...]]:
+def _ranked(forms: list[Form], best: Form, count: int, experts: bool) -> tuple[Form, tuple[Form, ...]]:
     """The winner, and the runners-up within _AS_GOOD of it; by misfit where there are too few figures for an AICc."""
     if np.isnan(best.aicc):
-        return _ranked_by_misfit(forms, count)
+        return _ranked_by_misfit(forms, count, experts)
     others = [form for form in forms if form is not best and form.aicc <= best.aicc + _AS_GOOD]
     return best, tuple(sorted(others, key=lambda form: form.aicc)[:_RUNNERS_UP])
 
 
-def _ranked_by_misfit(forms: list[Form], count: int) -> tuple[Form, tuple[Form, ...]]:
-    """Forms of as many coefficients as the line compare by n·log(RSS/n); one more has to pass an F test."""
+def _ranked_by_misfit(forms: list[Form], count: int, experts: bool) -> tuple[Form, tuple[Form, ...]]:
+    """Forms of as many coefficients as the line compare by n·log(RSS/n); one more has to pass an F test.
+
+    Of those alike the line is presumed, or the `experts`' coverage in all phases.
+    """
     line = forms[0]
 
     def score(form: Form) -> float:
@@ -138,7 +157,9 @@ def _ranked_by_misfit(forms: list[Form], count: int) -> tuple[Form, tuple[Form, 
 
     alike = [form for form in forms if np.isnan(form.aicc) and len(form.columns) <= len(line.columns)]
     least = min(alike, key=score)
-    winner = least if score(least) < score(line) - _AS_GOOD else line
+    covered = [form for form in alike if form.name.startswith(_COVERAGE) and score(form) <= score(line) + _AS_GOOD]
+    presumed = max(covered if experts else [], key=lambda form: form.name.count(" and "), default=line)
+    winner = least if score(least) < score(presumed) - _AS_GOOD else presumed
     others = tuple(form for form in alike if form is not winner and score(form) <= score(winner) + _AS_GOOD)
     wider = [form for form in forms if np.isnan(form.aicc) and len(form.columns) == len(line.columns) + 1]
     best = min((form for form in wider if _passes(form, winner, count)), key=lambda form: form.misfit, default=winner)
@@ -191,7 +212,7 @@ def _swapped(base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tu
         straight = tuple(column for column in base if column.term.name not in slopes)
         coverage = tuple(Column(TERM_BY_NAME[f"{phase}_coverage_ms"], None, shares) for phase in phases)
         where = " and ".join(phases)
-        yield _form(base, (*straight, *coverage), seen, f"expert coverage instead of a line in {where}", shares)
+        yield _form(base, (*straight, *coverage), seen, f"{_COVERAGE} in {where}", shares)
         yield _form(base, (*base, *coverage), seen, f"line + expert coverage in {where}", shares)
 
 

@@ -88,6 +88,34 @@ def test_two_widths_cannot_tell_a_line_from_coverage_and_say_by_how_much(campaig
     )
 
 
+def few_of_a_mixture(experts, wide):
+    """Whole cycles of two tokens and plain decode at two batch sizes, 3 ms and 14 times the experts touched."""
+    share = 8 / experts
+
+    def time(tokens):
+        return 3 + 14 * (1 - (1 - share) ** tokens)
+
+    runs = [run(f"{b}", b, 2, cycle_ms=time(2 * b)) for b in (1, wide)]
+    runs += [run(f"p{b}", b, None, decode_ms=time(b)) for b in (1, wide)]
+    return fit(RunSet(tuple(runs), model_card={"experts": experts, "experts_per_token": 8})).model, time
+
+
+def test_where_few_runs_touch_most_experts_their_coverage_is_presumed_and_the_line_named():
+    model, time = few_of_a_mixture(128, 16)
+    assert model.form == "expert coverage instead of a line in verify and decode"
+    assert "line" in [other.form for other in model.alternatives]
+    times = predict(model, chain(2), Workload(64), 1.0, "s")
+    assert times.times.cycle_ms == pytest.approx(time(128))
+    assert times.decode_ms == pytest.approx(time(64))
+
+
+def test_where_few_runs_touch_a_few_experts_a_line_stands_in():
+    """8 of 384 at 8 tokens and 4: touched is within a fifth of as many as would be without overlap."""
+    model, _ = few_of_a_mixture(384, 4)
+    assert model.form == "line"
+    assert model.alternatives
+
+
 def test_what_is_a_line_stays_one():
     for seed in range(20):
         assert fit(phase_runs(Truth(), WIDTHS, (1, 2, 4, 8), lognormal(60_000 + seed, 0.02))).model.form == "line"
