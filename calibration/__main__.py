@@ -173,7 +173,10 @@ def serve_command(**options: Any) -> None:
     run_serve(**options)
 
 
-@group.command("allreduce", epilog="\b\nExample:\n  python -m calibration allreduce --ranks 2 -o allreduce.csv")
+@group.command(
+    "allreduce",
+    epilog="\b\nExample:\n  python -m calibration allreduce --ranks 2 --model config.json -o allreduce.csv",
+)
 @click.option(
     "-o",
     "--output",
@@ -186,7 +189,7 @@ def serve_command(**options: Any) -> None:
 @click.option(
     "--model",
     type=click.Path(path_type=Path, exists=True),
-    help="Time a tensor-parallel forward of this model, too, with its all-reduces and without.",
+    help="Time a tensor-parallel forward of this model, too, and what its all-reduces take there.",
 )
 @budget_option(10.0, "Begin no setting")
 @seed_option
