@@ -195,7 +195,13 @@ def test_allreduce_over_processes(tmp_path):
     run("allreduce", "-o", out, "--settings", "default", "--model", path)
     (setting,) = load_allreduce([(None, out)]).settings()
     assert (setting.label, setting.ranks) == ("default", 2)
-    assert (tmp_path / "table-forward.csv").read_text().startswith("nccl,tokens,with_ms,without_ms")
+    assert (tmp_path / "table-forward.csv").read_text().startswith("nccl,tokens,bytes,with_ms,without_ms")
+    (felt,) = load_allreduce([(None, tmp_path / "table-in-forward.csv")]).settings()
+    assert felt.curve.in_forward
+    assert not setting.curve.in_forward
+    assert {path.name for path in tmp_path.glob("*.csv")} == {
+        f"table{name}.csv" for name in ("", "-after", "-after-cold", "-forward", "-in-forward")
+    }
 
 
 @pytest.mark.parametrize(
