@@ -111,20 +111,10 @@ class Table:
         beside.replace(self.path)
 
 
+_SHARED = ("ranks", "hardware", "nccl_version", "source")
 COLUMNS = {
-    "allreduce": ("nccl", "bytes", "time_us", "cuda_graph", "pattern", "ranks", "hardware", "nccl_version", "source"),
-    "forward": (
-        "nccl",
-        "tokens",
-        "bytes",
-        "with_ms",
-        "without_ms",
-        "cuda_graph",
-        "ranks",
-        "hardware",
-        "nccl_version",
-        "source",
-    ),
+    "allreduce": ("nccl", "bytes", "time_us", "spread_us", "cuda_graph", "pattern", *_SHARED),
+    "forward": ("nccl", "tokens", "bytes", "with_ms", "without_ms", "spread_us", "cuda_graph", *_SHARED),
 }
 """Columns of the two tables; the first is what `specsim comm` reads."""
 
@@ -141,6 +131,8 @@ def placed(rows: Iterable[Row], pattern: str) -> Iterator[Row]:
 def in_a_forward(rows: Iterable[Row], shape: ModelShape) -> Iterator[Row]:
     """All-reduces where they are paid: what each forward takes longer with them, over their number (eq. 17)."""
     for row in rows:
-        added = float(row["with_ms"]) - float(row["without_ms"])
-        if added > 0:  # less than the noise of two forwards says nothing
-            yield {**row, "time_us": round(1000.0 * added / shape.all_reduces, 3), "pattern": "in a forward"}
+        added_us = 1000.0 * (float(row["with_ms"]) - float(row["without_ms"]))
+        if added_us > 0:  # less than the noise of two forwards says nothing
+            told = {"time_us": added_us, "spread_us": float(row.get("spread_us") or 0)}
+            each = {name: round(us / shape.all_reduces, 3) for name, us in told.items() if us}
+            yield {**row, **each, "pattern": "in a forward"}

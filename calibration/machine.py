@@ -136,6 +136,24 @@ def recorded_command(arguments: Sequence[str]) -> str:
     return "python -m calibration " + shlex.join(_FOLDERS.sub("", part) for part in arguments)
 
 
+def links(topology: str, count: int) -> str:
+    """How the first so many GPUs are connected by `nvidia-smi topo -m`: NV18, or PIX/SYS where links differ; "" if untold."""
+    rows = [line.split() for line in topology.splitlines() if re.match(r"GPU\d+\s", line)]
+    found = {cell for row in rows[:count] for cell in row[1 : 1 + count] if cell not in ("X", *(r[0] for r in rows))}
+    return "/".join(sorted(found))
+
+
+def read_links(count: int) -> str:
+    """The links as the driver tells them; "" where it does not."""
+    try:
+        read = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return links(read, count)
+
+
 def _nvidia_smi() -> dict[str, object]:
     """What the driver says of the GPU, as read; an error in words where it says nothing."""
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader"]

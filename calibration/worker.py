@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from calibration.allreduce import PATTERNS, Work
 from calibration.decoder import Decoder
-from calibration.machine import Machine
+from calibration.machine import Machine, Timing, read_links
 
 _IN_A_ROW, _REPEATS = 20, 15
 _ROWS = 16
@@ -45,13 +45,15 @@ def main() -> None:
 def _provenance(machine: Machine, work: Work, setting: str) -> dict[str, Any]:
     version = ".".join(map(str, torch.cuda.nccl.version())) if machine.on_gpu else ""
     when = datetime.now(UTC).date().isoformat()
-    source = f"own measurement {when}: torch {torch.__version__}, {dist.get_backend()}, medians of {_REPEATS}"
+    said = [f"own measurement {when}: torch {torch.__version__}", dist.get_backend(), f"medians of {_REPEATS}"]
+    said += [f"links {found}"] if machine.on_gpu and (found := read_links(work.ranks)) else []
+    said += sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_"))
     return {
         "nccl": setting,
         "ranks": work.ranks,
         "hardware": machine.hardware,
         "nccl_version": version,
-        "source": source,
+        "source": ", ".join(said),
     }
 
 
@@ -65,8 +67,8 @@ def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
     for graph in work.graphs if machine.on_gpu else (False,):
         for size in work.sizes:
             message = torch.zeros(size // 2 or 1, device=machine.device, dtype=machine.dtype)
-            alone = _us(machine, graph, partial(_reduced, message))
-            yield {"bytes": size, "cuda_graph": graph, "pattern": PATTERNS[0], "time_us": alone}
+            alone = _timed(machine, graph, partial(_reduced, message))
+            yield {"bytes": size, "cuda_graph": graph, "pattern": PATTERNS[0], **_row([alone], alone.median_ms)}
             for pattern, weights in zip(PATTERNS[1:], (warm, cold), strict=True):
                 inputs = _random(machine, _ROWS, weights[0].shape[0])
 
@@ -77,9 +79,10 @@ def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
                     without(index)
                     dist.all_reduce(m)
 
-                added = _us(machine, graph, after) - _us(machine, graph, without)
-                if added > 0:  # less than the noise of the product says nothing
-                    yield {"bytes": size, "cuda_graph": graph, "pattern": pattern, "time_us": round(added, 3)}
+                both = [_timed(machine, graph, step) for step in (after, without)]
+                added_ms = both[0].median_ms - both[1].median_ms
+                if added_ms > 0:  # less than the noise of the product says nothing
+                    yield {"bytes": size, "cuda_graph": graph, "pattern": pattern, **_row(both, added_ms)}
 
 
 def _random(machine: Machine, rows: int, columns: int) -> Any:
@@ -90,8 +93,14 @@ def _reduced(message: Any, _: int) -> None:
     dist.all_reduce(message)
 
 
-def _us(machine: Machine, graph: bool, step: Callable[[int], object]) -> float:
-    """Microseconds of one step among many in a row, each with its number."""
+def _row(timings: list[Timing], total_ms: float) -> dict[str, Any]:
+    """A step's time, of so much for many in a row, and how the repeats behind it scatter."""
+    off_us = 1000.0 * sum(timing.spread * timing.median_ms for timing in timings) / _IN_A_ROW
+    return {"time_us": round(1000.0 * total_ms / _IN_A_ROW, 3), "spread_us": round(off_us, 3)}
+
+
+def _timed(machine: Machine, graph: bool, step: Callable[[int], object]) -> Timing:
+    """Repeats of many steps in a row, each with its number."""
 
     def many() -> None:
         for index in range(_IN_A_ROW):
@@ -102,7 +111,7 @@ def _us(machine: Machine, graph: bool, step: Callable[[int], object]) -> float:
     machine.wait()
     replay = machine.capture(many, graph)
     dist.barrier()
-    return round(1000.0 * machine.timed(replay, _REPEATS).median_ms / _IN_A_ROW, 3)
+    return machine.timed(replay, _REPEATS)
 
 
 def _forwards(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
@@ -111,15 +120,17 @@ def _forwards(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
     shard = work.shape.split(work.ranks)
     model = Decoder.random(shard, machine, work.seed)
     for tokens in work.tokens:
-        took = {}
+        took: dict[str, Timing] = {}
         for name, reduce in (("with_ms", dist.all_reduce), ("without_ms", None)):
             with torch.inference_mode():
                 cache, hidden = model.cache(1, 512, tokens, work.seed), model.inputs(tokens, 1, work.seed)[0]
                 replay = machine.capture(partial(model.forward, hidden, cache, 1, reduce=reduce), True)
                 dist.barrier()
-                took[name] = round(machine.timed(replay, 4 * _REPEATS).median_ms, 4)
+                took[name] = machine.timed(replay, 4 * _REPEATS)
         size = tokens * work.shape.hidden_size * hidden.element_size()
-        yield {"tokens": tokens, **took, "bytes": size, "cuda_graph": machine.on_gpu}
+        medians = {name: round(timing.median_ms, 4) for name, timing in took.items()}
+        off_us = 1000.0 * sum(timing.spread * timing.median_ms for timing in took.values())
+        yield {"tokens": tokens, **medians, "bytes": size, "cuda_graph": machine.on_gpu, "spread_us": round(off_us, 2)}
 
 
 if __name__ == "__main__":

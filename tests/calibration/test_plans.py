@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from calibration.allreduce import COLUMNS, SETTINGS, Table, Work, in_a_forward
 from calibration.grids import Point, next_width, points, teaching_order
-from calibration.machine import Timing, recorded_command
+from calibration.machine import Timing, links, recorded_command
 from calibration.quick import model_of
 from calibration.results import Results
 from calibration.session import Task, measure
@@ -228,9 +228,27 @@ def test_all_reduces_in_a_forward_are_what_it_takes_longer_over_their_number():
         "without_ms": "1.0",
         "cuda_graph": "True",
     }
+    row["spread_us"] = "4"
     (found,) = in_a_forward([row, row | {"tokens": "3", "with_ms": "0.99"}], SHAPE)
     assert (found["bytes"], found["cuda_graph"], found["time_us"]) == ("32", "True", pytest.approx(20.0))
+    assert found["spread_us"] == 1.0
     assert set(COLUMNS["allreduce"]) - set(found) == {"ranks", "hardware", "nccl_version", "source"}
+
+
+TOPOLOGY = """\tGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV18\tSYS\tPIX\t0-31\t0\t\tN/A
+GPU1\tNV18\t X \tSYS\tSYS\t0-31\t0\t\tN/A
+GPU2\tSYS\tSYS\t X \tSYS\t32-63\t1\t\tN/A
+NIC0\tPIX\tSYS\tSYS\t X
+
+Legend:
+"""
+
+
+def test_links_are_read_from_the_drivers_topology():
+    assert links(TOPOLOGY, 2) == "NV18"
+    assert links(TOPOLOGY, 3) == "NV18/SYS"
+    assert links("", 2) == ""
 
 
 def test_a_setting_that_is_measured_again_takes_the_place_of_its_rows(tmp_path):

@@ -22,6 +22,7 @@ class AllReduceForm(BaseModel):
     implementation: Text = None
     bytes: Annotated[int, Field(ge=1, le=10**12)]
     time_us: Annotated[float, Field(ge=1e-3, le=1e9)]
+    spread_us: Annotated[float | None, Field(ge=0, le=1e9)] = None
     in_place: bool | None = None
     cuda_graph: bool | None = None
     pattern: Text = None
