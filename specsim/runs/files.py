@@ -13,12 +13,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from specsim.errors import Fault, InputError
+from specsim.errors import Fault, InputError, first_of
 from specsim.runs.run import Run, RunSet
 from specsim.runs.schema import RUN_FIELDS, SCHEMA, RunForm, RunsForm
 from specsim.runs.text import text_of
-
-_MAX_FAULTS = 20
 
 
 def load_campaign() -> RunSet:
@@ -43,9 +41,7 @@ def load_runs(paths: str | Path | Iterable[str | Path]) -> RunSet:
     if not faults:
         faults += _repeated_ids(runs)
     if faults:
-        more = len(faults) - _MAX_FAULTS
-        shown = faults[:_MAX_FAULTS]
-        raise InputError([*shown, Fault(f"and {more} more faults", "", "", "")] if more > 0 else shown)
+        raise InputError(first_of(faults))
     if len(sets) == 1:
         return sets[0]
     return RunSet(runs, claims=tuple(claim for each in sets for claim in each.claims))

@@ -213,6 +213,13 @@ def test_only_tables_made_alone_are_said_to_be_that(run_cli, csv):
     assert not any("MIXED" in note for note in as_json(run_cli("comm", csv(*rows), *MODEL, "--json"))["notes"])
 
 
+def test_of_many_faults_of_a_table_none_is_lost(run_cli, csv):
+    refused = run_cli("comm", csv("bytes,time_us", *["0,1"] * 30), *MODEL)
+    assert refused.exit_code == 2
+    assert "row 21, bytes" in refused.stderr
+    assert "and 10 more faults" in refused.stderr
+
+
 def test_labels_that_hold_commas_are_told_apart_in_a_list(run_cli, csv):
     table = csv("nccl,bytes,time_us,cuda_graph,ranks", "a,1,2,true,2", "a,1,3,false,4", "b,1,2,true,2")
     refused = run_cli("comm", table, *MODEL, "--to", "c")

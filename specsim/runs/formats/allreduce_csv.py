@@ -9,8 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from specsim.runs.allreduce import NCCL, AllReduceRow
 from specsim.runs.formats.checked_csv import checked_rows
 from specsim.runs.run import UNSTATED
-
-Text = Annotated[str | None, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
+from specsim.runs.schema import Text
 
 
 class AllReduceForm(BaseModel):

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from specsim.cost.bare_forwards import BareForwards
 from specsim.runs.formats.checked_csv import checked_rows
-
-Text = Annotated[str | None, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
+from specsim.runs.schema import Text
 
 
 class BareForwardForm(BaseModel):

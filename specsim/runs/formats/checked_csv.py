@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from specsim.errors import Fault, InputError
+from specsim.errors import Fault, InputError, first_of
 
-_MAX_FAULTS = 20
 Form = TypeVar("Form", bound=BaseModel)
 
 
@@ -43,7 +42,7 @@ def checked_rows(text: str, name: str, form: type[Form], needs: str) -> list[tup
     if not rows and not faults:
         faults.append(Fault(name, "", "has no rows", "a header alone is not a measurement"))
     if faults:
-        raise InputError(faults[:_MAX_FAULTS])
+        raise InputError(first_of(faults))
     return rows
 
 
