@@ -53,9 +53,8 @@ class DerivedSetting:
         felt = all(isinstance(curve, MeasuredCurve) and curve.in_forward for curve in curves)
         return IN_FORWARDS if felt else ALONE
 
-    def verify_changes_ms(self, cycle: Cycle) -> tuple[FloatArray, FloatArray]:
-        """Lowest and highest change of verify from the base setting that its interval allows for [ms], shapes (n,)."""
-        change = self.change_ms("verify", cycle)
+    def bounds_ms(self, change: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Lowest and highest change of verify that its interval allows for where one is predicted [ms], shapes (n,)."""
         least = LEAST_MISS_US * self.target.all_reduces / 1000.0
         ends = np.sort([share * change for share in self.shares], axis=0)
         return np.minimum(ends[0], change - least), np.maximum(ends[1], change + least)

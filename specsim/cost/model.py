@@ -269,7 +269,7 @@ class CostModel:
             return Estimate(value, reading.gradient)
 
         alone = list(base.by_name) == ["measured"]
-        least, most = derived.verify_changes_ms(cycle)
+        least, most = derived.bounds_ms(change)
         by_name: dict[str, Estimate] = {}
         for name, reading in base.by_name.items():
             of = "" if alone else f"{name}, "
