@@ -239,7 +239,7 @@ def page() -> str:
     """The page's text, from data and code as they stand."""
     own, long, public = (accuracy_cost.results(groups) for groups in (OWN, (LONG,), PUBLIC))
     drafters = accuracy_acceptance.public_groups()
-    extras, _, _ = accuracy_allreduce.extras_of_simple()
+    extras = accuracy_allreduce.extras_of_simple()
     felt, back_to_back = (accuracy_tensor_parallel.within(name) for name in accuracy_tensor_parallel.tables())
     return HEAD.format(
         own=accuracy_cost.held_table([*own, *long]),

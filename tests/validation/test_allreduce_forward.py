@@ -103,11 +103,10 @@ def test_intervals_of_settings_never_run_allow_for_what_tables_fell_short_by():
 
 
 def test_what_simple_takes_more_in_a_forward_is_nearly_a_constant():
-    """Beside the default 4.9 and 6.9 µs an all-reduce in two measurements; either's tells 16 of 21 of the other's changes."""
-    (first, harness), within, of = extras_of_simple()
+    """Beside the default 4.9 and 6.9 µs an all-reduce in two measurements."""
+    first, harness = extras_of_simple()
     assert 4.5 < first < 5.5
     assert 6.5 < harness < 7.5
-    assert (within, of) == (16, 21)
 
 
 def test_an_extra_is_what_the_table_lacks():
