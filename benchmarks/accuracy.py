@@ -240,7 +240,7 @@ def page() -> str:
     own, long, public = (accuracy_cost.results(groups) for groups in (OWN, (LONG,), PUBLIC))
     drafters = accuracy_acceptance.public_groups()
     extras = accuracy_allreduce.extras_of_simple()
-    felt, back_to_back = (accuracy_tensor_parallel.within(name) for name in accuracy_tensor_parallel.tables())
+    felt, back_to_back = (accuracy_tensor_parallel.within(name) for name in accuracy_tensor_parallel.TABLES)
     return HEAD.format(
         own=accuracy_cost.held_table([*own, *long]),
         bare=accuracy_bare.cycle_table(),

@@ -14,7 +14,6 @@ import numpy as np
 from benchmarks.accuracy_allreduce import HARNESS, harness_curves
 from benchmarks.held_out import time_ms
 from specsim import CostModel, Run, break_even, evaluate, fit, load_runs
-from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.derived import DerivedSetting
 from specsim.cost.step_change import Shape
 from specsim.quantities import FloatArray
@@ -58,7 +57,7 @@ class Told:
 
 @cache
 def served() -> RunSet:
-    """VLLM over two GPUs, by setting, drafts and batch size."""
+    """The runs of vLLM over two GPUs, by setting, drafts and batch size."""
     return load_runs(HARNESS / "h200x2_served_llama-3.1-8b.json")
 
 
@@ -67,13 +66,14 @@ def runs_of(nccl: str) -> tuple[Run, ...]:
     return tuple(run for run in served().runs if run.nccl == nccl)
 
 
-def tables() -> dict[str, dict[str, MeasuredCurve]]:
-    """All-reduces by how they were measured, then by setting; on other machines of the kind than the servers."""
-    return {"in a forward": harness_curves("h200x2_in_forward_allreduce.csv"), "back to back": harness_curves()}
+TABLES = {"in a forward": "h200x2_in_forward_allreduce.csv", "back to back": "h200x2_allreduce.csv"}
+"""All-reduces by how they were measured, on another machine of the kind than the servers'."""
 
 
-def model_of(known: dict[str, MeasuredCurve]) -> CostModel:
-    """A fit to the base setting's runs that knows the other settings by a table (eq. 17)."""
+@cache
+def model_of(name: str) -> CostModel:
+    """A fit to the base setting's runs that knows the other settings by one of the tables (eq. 17)."""
+    known = harness_curves(TABLES[name])
     model = fit(RunSet(runs_of(BASE), model_card=served().model_card)).model
     for nccl in settings():
         model = model.with_setting(DerivedSetting(nccl, BASE, known[BASE], known[nccl], TARGET, DRAFT))
@@ -85,8 +85,10 @@ def settings() -> list[str]:
     return [nccl for nccl in dict.fromkeys(run.nccl for run in served().runs) if nccl not in (BASE, OWN)]
 
 
-def told(model: CostModel, nccl: str) -> Told:
-    """What a model says of a setting's runs, beside what was measured of them and of the base's."""
+@cache
+def told(name: str, nccl: str) -> Told:
+    """What a table says of a setting's runs, beside what was measured of them and of the base's."""
+    model = model_of(name)
     under = {_place(run): _time(run) for run in runs_of(BASE)}
     runs = tuple(run for run in runs_of(nccl) if _place(run) in under)
     here, there = _predicted(model, runs), _predicted(model, runs_of(BASE))
@@ -126,8 +128,7 @@ def _beyond(names: tuple[str, ...]) -> bool:
 
 def logits_beyond(name: str) -> int:
     """Of how many changes that a table covers the logits are gathered beyond it."""
-    model = model_of(tables()[name])
-    compared = [each for nccl in settings() for each in evaluate(model, runs_of(nccl)).compared
+    compared = [each for nccl in settings() for each in evaluate(model_of(name), runs_of(nccl)).compared
                 if each.figure in ("cycle_ms", "decode_ms") and not _beyond(each.extrapolated_in)]  # fmt: skip
     return sum(any("logits_bytes" in name for name in each.extrapolated_in) for each in compared)
 
@@ -141,10 +142,9 @@ def table() -> str:
         "| all-reduces measured | setting | times | change measured | error, least and largest | within 15% or 0.2 ms |",
         "|---|---|--:|--:|--:|--:|",
     ]
-    for name, known in tables().items():
-        model = model_of(known)
+    for name in TABLES:
         for nccl in settings():
-            lines += list(_lines(name, nccl, told(model, nccl)))
+            lines += list(_lines(name, nccl, told(name, nccl)))
     return "\n".join(lines)
 
 
@@ -176,10 +176,11 @@ class Answer:
     flagged: bool
 
 
-def answers() -> list[Answer]:
+@cache
+def answers() -> tuple[Answer, ...]:
     """Break-even length and tok/s of each setting, told by the base's runs and the all-reduces measured in a forward."""
-    model = model_of(tables()["in a forward"])
-    return [answer for nccl in settings() for answer in _answers(model, told(model, nccl))]
+    name = "in a forward"
+    return tuple(answer for nccl in settings() for answer in _answers(model_of(name), told(name, nccl)))
 
 
 def _answers(model: CostModel, found: Told) -> Iterator[Answer]:
@@ -233,11 +234,9 @@ def own_table() -> str:
 
 def within(name: str) -> tuple[int, int]:
     """Of how many changes that a table covers how many are told within the aim."""
-    model = model_of(tables()[name])
-    found = [told(model, nccl) for nccl in settings()]
-    return sum(int(each.within[~each.extrapolated].sum()) for each in found), sum(
-        int((~each.extrapolated).sum()) for each in found
-    )
+    found = [told(name, nccl) for nccl in settings()]
+    covered = np.concatenate([each.within[~each.extrapolated] for each in found])
+    return int(covered.sum()), covered.size
 
 
 def furthest(figure: str) -> float:
