@@ -19,7 +19,7 @@ Two H200s with NVLink, changes of 0.2 ms or more and messages within the tables 
 were 0.92 to 1.82 times what all-reduces alone say (one of a server's 2.9 times), 0.86 to 1.10 times what those in forwards say.
 """
 LEAST_MISS_US = 2.0
-"""What either may be off an all-reduce [µs] however small the change: a forward's changes of less were told within 1.6."""
+"""What either may be off an all-reduce [µs] however small the change: a forward's changes of less were told within 1.5."""
 
 _COMMUNICATING = ("verify", "draft", "extend", "decode")
 
