@@ -27,7 +27,6 @@ _CHANCE = 0.01  # chance, with no such term, of passing for one more coefficient
 _RUNNERS_UP = 3
 _MOST_SHAPES = 5
 _BEAM = 6
-_COVERAGE = "expert coverage instead of a line"
 _SATURATED = 0.8  # of what as many tokens would touch of experts that never overlap: below it a line is no stand-in
 _EXACT = 1e-18  # mean squared relative residual below which a form fits exactly
 _DETERMINED = 1e-6  # least eigenvalue of I − H of a configuration that the others still determine
@@ -157,13 +156,18 @@ def _ranked_by_misfit(forms: list[Form], count: int, experts: bool) -> tuple[For
 
     alike = [form for form in forms if np.isnan(form.aicc) and len(form.columns) <= len(line.columns)]
     least = min(alike, key=score)
-    covered = [form for form in alike if form.name.startswith(_COVERAGE) and score(form) <= score(line) + _AS_GOOD]
-    presumed = max(covered if experts else [], key=lambda form: form.name.count(" and "), default=line)
+    covered = [form for form in alike if _covered(form) and score(form) <= score(line) + _AS_GOOD]
+    presumed = max(covered if experts else [], key=_covered, default=line)
     winner = least if score(least) < score(presumed) - _AS_GOOD else presumed
     others = tuple(form for form in alike if form is not winner and score(form) <= score(winner) + _AS_GOOD)
     wider = [form for form in forms if np.isnan(form.aicc) and len(form.columns) == len(line.columns) + 1]
     best = min((form for form in wider if _passes(form, winner, count)), key=lambda form: form.misfit, default=winner)
     return best, others[:_RUNNERS_UP] if best is winner else ()
+
+
+def _covered(form: Form) -> int:
+    """In how many phases experts stand for a slope."""
+    return sum(column.term.name.endswith("_coverage_ms") for column in form.columns)
 
 
 def _passes(form: Form, narrow: Form, count: int) -> bool:
@@ -212,7 +216,7 @@ def _swapped(base: tuple[Column, ...], seen: tuple[Observation, ...], shares: tu
         straight = tuple(column for column in base if column.term.name not in slopes)
         coverage = tuple(Column(TERM_BY_NAME[f"{phase}_coverage_ms"], None, shares) for phase in phases)
         where = " and ".join(phases)
-        yield _form(base, (*straight, *coverage), seen, f"{_COVERAGE} in {where}", shares)
+        yield _form(base, (*straight, *coverage), seen, f"expert coverage instead of a line in {where}", shares)
         yield _form(base, (*base, *coverage), seen, f"line + expert coverage in {where}", shares)
 
 
