@@ -80,13 +80,14 @@ class LocalServer:
         shown = list(errors.values())[:_FIRST] or lines[-_SHOWN:]
         return "\n".join([*(f"  {line.strip()[:300]}" for line in shown), f"  (all of it: {self.log})"])
 
-    def group(self) -> int | None:
-        """Its process group; None where it was never begun."""
-        return None if self._process is None else self._process.pid
-
     def gone(self) -> bool:
-        """Whether none of its group is left."""
+        """Whether none of its process group is left."""
         return self._process is None or (self._process.poll() is not None and not _signal(self._process.pid, 0))
+
+    def tell(self, number: int) -> None:
+        """Send a signal to all that is left of it."""
+        if self._process is not None and not self.gone():
+            _signal(self._process.pid, number)
 
 
 def settled(servers: Iterable[LocalServer], limit_s: float) -> Iterator[tuple[LocalServer, SpecsimError | None]]:
@@ -109,11 +110,11 @@ def settled(servers: Iterable[LocalServer], limit_s: float) -> Iterator[tuple[Lo
 
 def stop(servers: Iterable[LocalServer]) -> None:
     """End their whole process groups together, with patience first; returns once none of them is left."""
-    begun = {group: server for server in servers if (group := server.group()) is not None}
+    servers = list(servers)
     for number, patience_s in ((signal.SIGTERM, _POLITE_S), (signal.SIGKILL, _GONE_S)):
-        for group in [group for group, server in begun.items() if not server.gone()]:
-            _signal(group, number)
-        _until(lambda: all(server.gone() for server in begun.values()), patience_s)
+        for server in servers:
+            server.tell(number)
+        _until(lambda: all(server.gone() for server in servers), patience_s)
 
 
 def free_ports(count: int) -> list[int]:
@@ -142,8 +143,7 @@ def _signal(group: int, number: int) -> bool:
     return True
 
 
-def _until(holds: Callable[[], bool], seconds: float) -> bool:
+def _until(holds: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
-    while not (held := holds()) and time.monotonic() < end:
+    while not holds() and time.monotonic() < end:
         time.sleep(0.1)
-    return held
