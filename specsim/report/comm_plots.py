@@ -32,9 +32,8 @@ def comm_figure(record: Record) -> Figure:
         ylabel="change of verify time [ms]",
         title=f"Verify time against {record['from']}: {record['all_reduces']} all-reduces a forward",
     )
-    _finish(
-        axes, "hollow: a message outside a table, or a prior" if any(r["extrapolated"] for r in record["rows"]) else ""
-    )
+    hollow = any(_extrapolated(row) for row in record["rows"])
+    _finish(axes, "hollow: messages or logits outside a table, or a prior" if hollow else "")
     return figure
 
 
@@ -43,8 +42,12 @@ def _draw_change(axes: Axes, at: int, label: str, rows: list[Record]) -> None:
     widths, changes = [row["num_draft_tokens"] for row in rows], [row["verify_change_ms"] for row in rows]
     marker = MARKERS[at % len(MARKERS)]
     axes.plot(widths, changes, color=colour, linestyle=dash, linewidth=1.6, marker=marker, markersize=6, label=label)
-    beyond = [(width, change) for width, change, row in zip(widths, changes, rows, strict=True) if row["extrapolated"]]
+    beyond = [(width, change) for width, change, row in zip(widths, changes, rows, strict=True) if _extrapolated(row)]
     _hollow(axes, beyond, marker, colour, 6)
+
+
+def _extrapolated(row: Record) -> bool:
+    return bool(row["extrapolated"] or row["logits_extrapolated"])
 
 
 def campaign_comm_figure(record: Record) -> Figure:

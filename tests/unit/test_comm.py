@@ -193,6 +193,18 @@ def test_logits_are_shown_flagged_and_nccls(run_cli, csv):
     assert "EXTRAPOLATED at rows marked ³" in text
 
 
+def test_a_plot_leaves_markers_hollow_where_logits_are_beyond_the_tables(run_cli, csv):
+    """600 bytes of logits lie inside, 1,200 do not; without a vocabulary nothing is beyond."""
+    from specsim.report.comm_plots import comm_figure
+
+    table = csv("nccl,bytes,time_us", "default,1,40", "default,1000,40", "LL,1,10", "LL,1000,10")
+    asked = ("comm", table, "--layers", 10, "--hidden-size", 4, "--num-draft-tokens", "1,2", "--json")
+    figures = [comm_figure(as_json(run_cli(*asked, *more))) for more in ((), ("--vocab-size", 300))]
+    hollow = [[line.get_xdata().tolist() for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
+              for figure in figures]  # fmt: skip
+    assert hollow == [[], [[2]]]
+
+
 def test_options_of_a_drafter_that_is_not_split_are_refused(run_cli, csv):
     for option in ("--draft-vocab-size", "--draft-hidden-size"):
         refused = run_cli("comm", csv(*TABLE), *MODEL, option, 10)
