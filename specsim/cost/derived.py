@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,11 @@ class DerivedSetting:
         return isinstance(self.before, NcclPrior) or isinstance(self.after, NcclPrior)
 
     @property
+    def told_as(self) -> tuple[object, ...]:
+        """What a sentence on it says beside its name; settings alike in it share one."""
+        return self.base, self.prior, self.target.all_reduces, self.shares
+
+    @property
     def shares(self) -> tuple[float, float]:
         """Between which multiples of the predicted change the true one is taken to lie."""
         curves = (self.before, self.after)
@@ -79,3 +85,17 @@ class DerivedSetting:
     def _named(self, messages: BoolArray, logits: BoolArray) -> dict[str, BoolArray]:
         counted = self.gathered and (self.target.vocab_size or (self.draft and self.draft.vocab_size))
         return {"message_bytes": messages} | ({"logits_bytes": logits} if counted else {})
+
+
+def never_run(alike: Sequence[DerivedSetting]) -> str:
+    """The sentence that qualifies settings which are told alike."""
+    first, names = alike[0], [each.label for each in alike]
+    were = "was never run: it is" if len(alike) == 1 else "were never run: they are"
+    how = "NCCL's own model, a PRIOR" if first.prior else "the all-reduce table"
+    low, high = first.shares
+    return (
+        f"NCCL {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))} {were} {first.base} changed by {how}"
+        f" ({first.target.all_reduces} all-reduces a forward, eq. 17); intervals allow for {low:g} to {high:g} times its change"
+        f" of verify and {LEAST_MISS_US:g} µs an all-reduce, as far as measured tables were off, and of plain decode and drafts"
+        " for nothing"
+    )

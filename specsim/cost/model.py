@@ -13,7 +13,7 @@ import numpy as np
 from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
-from specsim.cost.derived import LEAST_MISS_US, DerivedSetting
+from specsim.cost.derived import DerivedSetting, never_run
 from specsim.cost.terms import BARE, KV_READ, PADDED, PLAIN, TERM_BY_NAME, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import (
@@ -297,20 +297,15 @@ class CostModel:
                     f"by these all-reduces {phase} under {derived.label!r} would take no time: under {derived.base!r} it"
                     f" takes {own.min():.4g} ms in all; is the table of this machine, and are layers and hidden size right?"
                 )
-        how = "NCCL's own model, a PRIOR" if derived.prior else "the all-reduce table"
-        note = (
-            f"NCCL {derived.label} was never run: it is {derived.base} changed by {how} ({derived.target.all_reduces}"
-            f" all-reduces a forward, eq. 17); intervals allow for {derived.shares[0]:g} to {derived.shares[1]:g} times its change of"
-            f" verify and {LEAST_MISS_US:g} µs an all-reduce, as far as measured tables were off, and of plain decode and drafts"
-            " for nothing"
-        )
+        alike = [each for each in self.derived if each.told_as == derived.told_as]
+        notes = [note for note in self.notes if not alike or note != never_run(alike)]
         copy = replace(base, label=derived.label, environment={})
         return replace(
             self,
             settings=(*self.settings, copy),
             derived=(*self.derived, derived),
             alternatives=tuple(replace(a, model=a.model.with_setting(derived)) for a in self.alternatives),
-            notes=(*self.notes, note, *_falls(self, derived, base)),
+            notes=(*notes, never_run([*alike, derived]), *_falls(self, derived, base)),
         )
 
     def _sum(self, phase: str, cycle: Cycle, nccl: str | None, hosted: bool) -> Estimate:

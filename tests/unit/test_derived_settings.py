@@ -47,6 +47,16 @@ def test_every_phase_that_communicates_is_moved(model):
     assert any("NCCL fast was never run" in note for note in moved.notes)
 
 
+def test_settings_that_are_told_alike_share_a_sentence(model):
+    moved = model
+    for label in ("a", "b", "c"):
+        moved = moved.with_setting(derived(label))
+    alone = moved.with_setting(in_forwards(derived("felt")))
+    said = [note for note in alone.notes if "never run" in note]
+    assert [note.split(":")[0] for note in said] == ["NCCL a, b and c were never run", "NCCL felt was never run"]
+    assert len(alone.notes) == len(model.notes) + 2
+
+
 def test_without_a_split_drafter_only_the_target_is_moved(model):
     moved = model.with_setting(derived(draft=None))
     assert moved.rest(moved.cycle(SpecConfig(3, 1, 4), Workload(2)), "fast").value == pytest.approx(
