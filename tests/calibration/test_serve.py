@@ -298,11 +298,10 @@ def test_a_server_that_ends_while_it_waits_is_told(config, tmp_path, monkeypatch
 
     deployment = deployed(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, at_once=2,
                           loads=Loads((1,), (128,)))  # fmt: skip
-    commands = iter([SERVES, SERVES])
     begun = []
 
     def local(deployment, serving, port, slot):
-        begun.append(LocalServer([sys.executable, "-c", next(commands), str(port)], {}, port, tmp_path / f"{slot}.log"))
+        begun.append(LocalServer([sys.executable, "-c", SERVES, str(port)], {}, port, tmp_path / f"{slot}.log"))
         return begun[-1]
 
     def load(deployment, serving, point, url, seed):
