@@ -20,18 +20,23 @@ class Results:
     """A runs file that grows: each run is on disk, whole, before the next is begun.
 
     `defaults` are what all runs share, `card` the target with the provenance; a file that is already there is gone on
-    with if it was made for the same defaults and target.
+    with if it was made for the same defaults and target. Its provenance stays, and `gone_on` has that of each later start
+    with the first run that it measured.
     """
 
     path: Path
     about: str
     defaults: Row
-    card: Mapping[str, object]
+    card: Mapping[str, Any]
     runs: list[Row] = field(default_factory=list)
+    _stated: dict[str, Any] = field(default_factory=dict, init=False)
+    _earlier_runs: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        self._stated = dict(self.card)
         if self.path.exists():
             self.runs = list(self._earlier())
+            self._earlier_runs = len(self.runs)
 
     def _earlier(self) -> Iterator[Row]:
         """The runs of an earlier start; raises InputError where the file is another measurement's."""
@@ -44,6 +49,7 @@ class Results:
             if {key: theirs.get(key) for key in ours} != json.loads(json.dumps(ours)):
                 problem = "is of another model, machine or setting than this measurement"
                 raise InputError([Fault(str(self.path), name, problem, "give another -o, or move the file away")])
+        self._stated = {**written["model_card"]}
         yield from written["runs"]
 
     def _target(self) -> dict[str, object]:
@@ -56,11 +62,14 @@ class Results:
     def add(self, run: Row) -> None:
         """Put a run on disk: the whole file anew beside the old one, then in its place."""
         self.runs.append(run)
+        if len(self.runs) == self._earlier_runs + 1 > 1:
+            start = {"first_run": run["id"], **self.card.get("provenance", {})}
+            self._stated["gone_on"] = [*self._stated.get("gone_on", []), start]
         body = {
             "schema": SCHEMA,
             "about": self.about,
             "defaults": self.defaults,
-            "model_card": dict(self.card),
+            "model_card": self._stated,
             "runs": self.runs,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -131,11 +131,23 @@ def test_every_run_is_on_disk_before_the_next_and_a_new_start_goes_on(tmp_path):
 
     tasks = [Task(f"r{index}", lambda index=index: one(index)) for index in range(3)]
     assert measure(tasks[:2], results(path), 60, "").measured == 2
-    again = measure(tasks, results(path, provenance={"other": 1}), 60, "")
+    again = measure(tasks, results(path), 60, "")
     assert (again.measured, again.earlier) == (1, 2)
     assert on_disk == [0, 1, 2]
     assert [run.id for run in load_runs(path).runs] == ["r0", "r1", "r2"]
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_each_start_of_a_file_is_stated_with_its_first_run(tmp_path):
+    path = tmp_path / "runs.json"
+    for start, names in enumerate((("a", "b"), (), ("c", "d"), ("e",))):
+        file = results(path, provenance={"started": start})
+        for name in names:
+            file.add({"id": name, **RUN})
+    card = load_runs(path).model_card
+    assert card["provenance"] == {"started": 0}
+    assert card["gone_on"] == [{"first_run": "c", "started": 2}, {"first_run": "e", "started": 3}]
+    assert card["layers"] == 2
 
 
 def test_a_budget_that_is_spent_leaves_the_rest(tmp_path):
