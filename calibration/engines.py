@@ -185,7 +185,7 @@ _VLLM_ON_CPU = {
 def most_requests(batches: Iterable[int], width: int) -> int:
     """Requests that it makes room for: as many as its widest draft step has rows, which it rounds up to whole verifies.
 
-    vLLM 0.24 captures that step for all its rows, and with less room reads memory that is not its own.
+    vLLM 0.24 captures no draft step of more rows than that, and the largest batch would draft without a graph.
     """
     return -(-max(batches) // width) * width
 

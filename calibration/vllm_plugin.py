@@ -1,7 +1,8 @@
 """What vLLM lacks for weights that are not there; loaded by the servers of `calibration serve` alone.
 
 vLLM fills every parameter from one seed, so that head and embedding are alike and greedy decoding runs in a circle of two
-tokens; and it takes an EAGLE-3 head without weights for the target's own. Both are mended here. Read in 0.24 and 0.32.
+tokens; and it takes an EAGLE-3 head without weights for the target's own. Both are mended here, and a fault of 0.24 that ends
+servers with a drafter at their start (vllm-project/vllm#47561). Read in 0.24 and 0.32.
 """
 
 from __future__ import annotations
@@ -26,10 +27,27 @@ def register() -> None:
 
     weight_utils.initialize_single_dummy_weight = own_seeds(weight_utils.initialize_single_dummy_weight)
     Eagle3LlamaForCausalLM.has_own_lm_head = True
+    _mend_captures()
     if os.environ.get(DISTINCT) == "1":
         from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator  # type: ignore[import-not-found]
 
         DraftModelSpeculator.sample_draft = distinct(DraftModelSpeculator.sample_draft)
+
+
+def _mend_captures() -> None:
+    """Captures of the drafter's prefill that read the schedules of their own batch; nothing to mend in a later vLLM."""
+    try:
+        from vllm.v1.worker.gpu.spec_decode.autoregressive.cudagraph_utils import (  # type: ignore[import-not-found]
+            PrefillSpeculatorCudaGraphManager as Draft,
+        )
+    except ModuleNotFoundError:
+        return
+    from vllm.v1.worker.gpu import cudagraph_utils as graphs  # type: ignore[import-not-found]
+
+    if "attn_states" in inspect.signature(Draft.capture).parameters:
+        seen: dict[str, Any] = {}
+        graphs.ModelCudaGraphManager.capture = remembering(graphs.ModelCudaGraphManager.capture, seen)
+        Draft.capture = refilling(Draft.capture, graphs.prepare_inputs_to_capture, seen)
 
 
 def own_seeds(fill: Callable[..., None]) -> Callable[..., None]:
@@ -51,6 +69,48 @@ def distinct(sample: Callable[..., Any]) -> Callable[..., Any]:
         return (sample(self, *args, **kwargs) + _STRIDE * (step + 1)) % self.vocab_size
 
     return sampled
+
+
+_FILLS = ("model_state", "input_buffers", "block_tables", "attn_groups", "kv_cache_config")
+"""What of the target's capture makes the inputs of a batch."""
+
+
+def remembering(capture: Callable[..., Any], seen: dict[str, Any]) -> Callable[..., Any]:
+    """The target's capture, with its arguments kept by name."""
+    signature = inspect.signature(capture)
+
+    def captured(*args: Any, **kwargs: Any) -> Any:
+        seen.update(signature.bind(*args, **kwargs).arguments)
+        return capture(*args, **kwargs)
+
+    return captured
+
+
+def refilling(capture: Callable[..., Any], prepare: Callable[..., Any], seen: dict[str, Any]) -> Callable[..., Any]:
+    """The drafter's capture, with states whose buffers are filled for a batch when it asks for that batch's."""
+
+    def captured(self: Any, forward: Any, attn_states: dict[Any, Any], *args: Any, **kwargs: Any) -> Any:
+        def fill(batch: Any) -> None:
+            prepare(batch.num_reqs, batch.num_tokens, *(seen[name] for name in _FILLS))
+
+        return capture(self, forward, Refilled(attn_states, fill), *args, **kwargs)
+
+    return captured
+
+
+class Refilled(dict[Any, Any]):
+    """Attention states by batch: views of buffers that all batches share, so that each is filled again when it is taken."""
+
+    def __init__(self, states: dict[Any, Any], fill: Callable[[Any], None]) -> None:
+        super().__init__(states)
+        self._fill = fill
+
+    def __getitem__(self, batch: Any) -> Any:
+        """The states of a batch; those of a graph in pieces have no buffers."""
+        states = super().__getitem__(batch)
+        if states.captured.attn_metadata is not None:
+            self._fill(batch)
+        return states
 
 
 def write_entry_point(folder: Path) -> str:

@@ -6,6 +6,7 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from calibration.engines import (
 from calibration.results import Results
 from calibration.serve import chosen, run_id, servings
 from calibration.server import LocalServer, free_ports, settled, stop
-from calibration.vllm_plugin import DISTINCT, distinct, own_seeds, write_entry_point
+from calibration.vllm_plugin import DISTINCT, distinct, own_seeds, refilling, remembering, write_entry_point
 from specsim.errors import InputError
 from specsim.quantities import SpecConfig
 from specsim.runs.writing import write_runs
@@ -277,6 +278,47 @@ def test_drafts_of_a_cycle_differ_and_stay_in_the_vocabulary():
     firsts = [int(step[0]) for step in tokens]
     assert len(set(firsts)) == 6
     assert all(0 <= token < 10_000 for token in firsts)
+
+
+def test_a_drafters_graph_is_captured_on_the_schedule_of_its_own_batch():
+    """As vLLM 0.24 does it: all batches' states view one buffer, which the target's last batch has filled."""
+
+    class Batch(NamedTuple):
+        num_reqs: int
+        num_tokens: int
+
+    class State(NamedTuple):
+        attn_metadata: object
+
+    class States(NamedTuple):
+        captured: State
+
+    def prepare(reqs, tokens, model_state, buffer, block_tables, attn_groups, kv_cache):
+        buffer[:] = [reqs, tokens]
+
+    def of_target(self, model, model_state, input_buffers, block_tables, attn_groups, kv_cache_config):
+        for batch in batches:
+            prepare(*batch, model_state, input_buffers, block_tables, attn_groups, kv_cache_config)
+
+    def of_draft(self, forward, attn_states, progress_bar_desc):
+        found = []
+        for batch in batches:
+            for _ in ("warm-up", "capture"):
+                buffer.append("used")
+                found.append((batch, list(attn_states[batch].captured.attn_metadata)))
+        return found
+
+    buffer, batches, seen = [], [Batch(64, 256), Batch(16, 64), Batch(1, 4)], {}
+    remembering(of_target, seen)(
+        "manager", "model", 1, input_buffers=buffer, block_tables=2, attn_groups=3, kv_cache_config=4
+    )
+    states = {batch: States(State(buffer)) for batch in batches}
+    assert of_draft(None, None, states, "")[0] == (batches[0], [1, 4, "used"])
+    mended = refilling(of_draft, prepare, seen)(None, None, states, progress_bar_desc="")
+    assert mended == [(batch, list(batch)) for batch in batches for _ in range(2)]
+    pieces = {batch: States(State(None)) for batch in batches}
+    asked = refilling(lambda self, forward, attn_states: [attn_states[b] for b in batches], None, seen)
+    assert asked(None, None, pieces) == list(pieces.values())
 
 
 def test_a_server_finds_the_entry_point(tmp_path, monkeypatch):
