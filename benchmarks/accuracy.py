@@ -74,30 +74,38 @@ or to six. What is missed, and why:
   constant up to batch 16, and more with each request beyond.
 - Long prompts from those at batch 1: a lone request's cache is read more slowly than that of 64 requests together, and what the curve
    misses at one token is read as cache. Measure long prompts at a larger batch.
-- The mixture with drafts that differ (`calibration/data/h200_served_qwen3-30b-a3b.json`): four runs tell the
-  rest by the share of experts that the model card states, and better over the expert layers. Plain decode alone does not tell
-  what a draft costs.
+- The mixture with drafts that differ (`calibration/data/h200_served_qwen3-30b-a3b.json`): over the expert layers a part left
+  out is told within the aim or near it, and six corners tell the other eighteen rows. By the share of experts on the model card
+  alone they do not: between its corners the mixture bends twice, as experts fill and as products do. Nor does one draft tell
+  seven, by either: up to four times as many tokens as were seen, and drafts whose price hangs on one.
 - The mixture over the harness's forwards: its own expert products are slower than the whole served step, so they are no
   floor, and fitted times a factor. Another engine's kernels are another curve.
+- The small dense model (`h200_served_qwen3-1.7b.json`) and SGLang (`h200_served_sglang_llama-3.1-8b.json`, Triton attention):
+  the aim is missed by far. Their loads scatter by {small_scatter:.1%} and {sglang_scatter:.1%} in the median, {small_scatter_most:.1%} and {sglang_scatter_most:.1%} at most, those of the
+  mixture by {mixture_scatter:.1%}. The small model's cycles do not even rise with the batch (three drafts: {small_at_4:.2f} ms at batch 4, {small_at_8:.2f} at
+  8): steps of 2 to 4 ms wait for the host, whose speed wanders, and nothing that is asked of the GPU tells that (an
+  inference: the host was not profiled). SGLang's batch 16 lies four times beyond its others, and is flagged.
 - A curve is as good as its counts. Through powers of two alone the stack is missed by more than 1.5% at
   {coarse} tokens. Measure the counts that will be asked for.
 
 Tokens per second given each run's accept length, and break-even lengths C/t, with everything of the asked batch size
-left out. The last line has the measured cycle itself for a model's: the client's own count differs from it by as much.
+left out. "(The measured cycle)" stands for a model's: the client's own count differs from it by as much.
 
 {bare_answers}
 
-Aimed at were 2% and 0.03 tokens. A floor takes away the large errors at the edges, and pays with a hundredth of a token
-in the middle, mostly by the stack's step at one token.
+Aimed at were 2% and 0.03 tokens. Under the dense model a floor takes away the large errors at the edges, and pays with a
+hundredth of a token in the middle, mostly by the stack's step at one token; under the mixture it halves the error of L*. The
+small model's answers are as uncertain as its cycles.
 
-Trees, by cycles of the harness (`calibration/data`, batch 1, 4 and 16): from plain decode, chains and one tree, each tree
-in turn, over the harness's forwards of the shape (chains of at most 16 tokens a request).
+Trees, by cycles of the harness and by SGLang 0.5.16 (`calibration/data`, batch 1, 4 and 16): from plain decode, chains (of SGLang
+one) and one tree, each tree in turn, over the harness's forwards of the shape (chains of at most 16 tokens a request).
 
 {bare_trees}
 
 The aim is missed, with a floor or without, if by less with one. Verify under a mask takes more than a forward of as
 many tokens, up to 32 a request not in the order of tokens, and at 60 far more: the harness's attention goes through 64 rows (tokens × query heads of a key head) at a time, and
-reads the cache again for each. Chains don't show that, and one tree shows its own. In the mixture's cycles a request's
+reads the cache again for each. Chains don't show that, and one tree shows its own. SGLang's trees are missed alike, whose loads
+scatter besides; its largest errors are a tree of 32 tokens told by one of 8. In the mixture's cycles a request's
 tokens route alike, so that verify reads fewer experts than forwards of independent tokens do: those are no floor there.
 
 ## Cycle time: public figures
@@ -155,46 +163,45 @@ hard ones: there a constant ratio has the sign right about as often as a fit, wh
 
 ## Forward time by an all-reduce table
 
-Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs): a 32-layer forward of hidden size 4096 without
-attention, with its 64 all-reduces and without, at 1 to 64 tokens (`tests/validation/data/h200x2_forward.csv`), beside
-the forward without plus what single all-reduces take back to back (`h200x2_allreduce.csv`, eq. 17). "Harness" and "again"
-are the same by `python -m calibration allreduce` on two other machines of that kind, with attention (`calibration/data`).
-"After a product" takes what one all-reduce adds behind a matrix product that it depends on, whose weight stays in the
-cache; "cold" behind products of eight weights (32 MiB each; 128 MiB since) in turn; "in a forward" what the harness's forward took longer
-with its all-reduces, over their number.
+Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs, multicast off): what a setting changes of a 32-layer
+forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens (to 64 on the second and third machine), and what tables of all-reduces
+say of it (eq. 17). The tables are of one machine (`calibration/data/h200x2c_*`, by `python -m calibration allreduce --model`):
+all-reduces back to back, as nccl-tests makes them; what one adds behind a matrix product that it depends on, whose weight
+stays in the cache; the same behind products of four weights of 128 MiB in turn, which come from memory ("cold"); and what the
+forward took longer with its all-reduces, over their number. The fourth machine's forward has no attention
+(`tests/validation/data/h200x2_forward.csv`). Within 15% or 0.1 ms is the aim.
 
 {all_reduce}
 
-Within 15% or 0.1 ms is the aim, and all settings but Simple are told so, by any table. The default is LL at these sizes,
-and additive. Simple is not: its table is too cheap, and so is the change, of which up to {fall_short:.2f} times the table's was
-measured. Intervals of settings that were never run allow for that. A table made after products is no cure, nor is it the
-overlap of neighbours that tables leave out: what remains is a constant, beside the default {extra_first:.1f} µs an
-all-reduce in the first measurement and {extra_harness:.1f} in the second, whatever the tokens. Weights that come from memory
-explain a part of it. A forward reads more than 100 MiB between two of its all-reduces, which may explain the rest; that was not
-measured. It is systematic, though: all-reduces measured in one machine's forward tell the other's changes, and
-served ones (below). So `python -m calibration allreduce --model` writes that table, and it is the one to use.
+Behind cold products {cold_within} of {cold_of} changes are told so, in a forward {forward_within} of {forward_of} (no machine by its own), back to back
+{alone_within} of {alone_of}. So what a forward pays for is that its weights come from memory between two all-reduces: a Simple all-reduce takes
+{extra_alone:.1f} µs more in it than back to back says, beside the default, and {extra_cold:.1f} µs more than behind cold products. LL and the default do not
+mind. Where all-reduces back to back fall short, up to {fall_short:.2f} times their change was measured; intervals of settings that were
+never run allow for that. What `specsim comm` should be given is the table in a forward, or, without a forward, the one
+behind cold products.
 
 ## Served over two GPUs, by NCCL setting
 
-vLLM 0.24.0 with EAGLE-3 over two H200s with NVLink, without its own all-reduce: plain decode and 3 drafts at batch 1 to 64
-(`calibration/data/h200x2_served_llama-3.1-8b.json`, by `python -m calibration serve --tensor-parallel 2`). The fit saw the
-eight runs under NCCL's default. All other settings are the default's times moved by eq. 17, with all-reduces that were measured
-on another machine of that kind, in a forward or back to back; none of their runs was seen.
+vLLM 0.24.0 with EAGLE-3 over two H200s with NVLink, without its own all-reduce: plain decode, 3 and 5 drafts at batch 1 to 64
+(`calibration/data/h200x2_served_llama-3.1-8b.json`, by `python -m calibration serve --tensor-parallel 2`, on three machines).
+The fit saw the twelve runs under NCCL's default. All other settings are the default's times moved by eq. 17, with all-reduces that were
+measured on yet another machine of that kind; none of their runs was seen.
 
 {tensor_parallel}
 
-A change within 15% or 0.2 ms is the aim. All-reduces measured in a forward tell {felt_within} of {felt_of} changes so, those back to
-back {table_within} of {table_of}, Simple hardly ever. Of those {felt_of} the logits are gathered beyond the table in {logits_beyond} (as half an
-all-reduce, along its last slope), which is flagged, too. Where all-reduces themselves are beyond it (messages of 2 MiB; it
-ends at 512 KiB) predictions are wrong: the default takes another protocol there, and without peer access the last slope was
-too steep.
+A change within 15% or 0.2 ms is the aim. All-reduces measured in a forward tell {felt_within} of {felt_of} changes so, those behind cold
+products {warm_within}, those back to back {table_within}, Simple hardly ever. No message lies outside the tables; logits are gathered beyond
+them in {logits_beyond} times (as half an all-reduce, along its last slope), which is flagged. What is missed in a forward: one load was
+disturbed (Ring-LL, 5 drafts at batch 4: its own parts scatter by {disturbed:.1%}, the median load's by {usual:.1%}), and without peer
+access two short changes under 5 drafts are a sixth to a third larger than told; there cycles change by more than their all-reduces, by
+what is not known.
 
 {tensor_parallel_answers}
 
-¹ all-reduces beyond the table. "Told" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05
-tokens is the aim: inside the table it is off by at most {moved_furthest:.2f} by moved runs, and by {told_furthest:.2f} where the fit is asked,
-which takes the default's four cycles for a line that they are not. Without peer access ("nop2p") messages cost by their
-bytes: the more requests there are, the more accepted tokens 3 drafts need.
+"Told" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05 tokens is the aim: by moved
+runs {moved_close} of {moved_of} are, the others 5 drafts without peer access (and 3 at batch 64) within {moved_last:.2f}, and the disturbed load; the
+fit tells {told_close}, within {told_last:.2f} but for that load, since it takes the default's cycles for a line that they are not. Without peer
+access ("nop2p") messages cost by their bytes: the more requests there are, the more accepted tokens drafts need.
 
 What the engine's own all-reduce saves is measured, since no table of NCCL's can tell it:
 
@@ -240,7 +247,15 @@ def page() -> str:
     own, long, public = (accuracy_cost.results(groups) for groups in (OWN, (LONG,), PUBLIC))
     drafters = accuracy_acceptance.public_groups()
     extras = accuracy_allreduce.extras_of_simple()
-    felt, back_to_back = (accuracy_tensor_parallel.within(name) for name in accuracy_tensor_parallel.TABLES)
+    felt, warm, back_to_back = (accuracy_tensor_parallel.within(name) for name in accuracy_tensor_parallel.TABLES)
+    alone, _, cold, in_forwards = (accuracy_allreduce.within(name) for name in accuracy_allreduce.TABLES)
+    mixture, small, sglang = (accuracy_bare.load_scatter(name) for name in
+                              (accuracy_bare.MIXTURE, accuracy_bare.SMALL, accuracy_bare.SGLANG))  # fmt: skip
+    small_at = {int(run.workload.batch_size): run.figures["cycle_ms"].best
+                for run in accuracy_bare.harness_served(accuracy_bare.SMALL).runs
+                if run.spec is not None and run.spec.num_steps == 3}  # fmt: skip
+    disturbed, usual = accuracy_tensor_parallel.scatter(accuracy_tensor_parallel.DISTURBED)
+    moved, told = (accuracy_tensor_parallel.close(name) for name in ("length_moved", "length_told"))
     return HEAD.format(
         own=accuracy_cost.held_table([*own, *long]),
         bare=accuracy_bare.cycle_table(),
@@ -261,18 +276,36 @@ def page() -> str:
         acceptance=accuracy_acceptance.table(),
         all_reduce=accuracy_allreduce.table(),
         fall_short=accuracy_allreduce.fall_short(),
-        extra_first=extras[0],
-        extra_harness=extras[1],
+        extra_alone=extras[0],
+        extra_cold=extras[1],
+        alone_within=alone[0],
+        alone_of=alone[1],
+        cold_within=cold[0],
+        cold_of=cold[1],
+        forward_within=in_forwards[0],
+        forward_of=in_forwards[1],
+        mixture_scatter=mixture[0],
+        small_scatter=small[0],
+        small_scatter_most=small[1],
+        sglang_scatter=sglang[0],
+        sglang_scatter_most=sglang[1],
+        small_at_4=small_at[4],
+        small_at_8=small_at[8],
         tensor_parallel=accuracy_tensor_parallel.table(),
         tensor_parallel_answers=accuracy_tensor_parallel.answers_table(),
         own_all_reduce=accuracy_tensor_parallel.own_table(),
-        logits_beyond=accuracy_tensor_parallel.logits_beyond("in a forward"),
+        logits_beyond=accuracy_tensor_parallel.beyond("in a forward", "logits_bytes"),
         felt_within=felt[0],
         felt_of=felt[1],
+        warm_within=warm[0],
         table_within=back_to_back[0],
-        table_of=back_to_back[1],
-        moved_furthest=accuracy_tensor_parallel.furthest("length_moved"),
-        told_furthest=accuracy_tensor_parallel.furthest("length_told"),
+        disturbed=disturbed,
+        usual=usual,
+        moved_close=moved[0],
+        moved_of=moved[1],
+        told_close=told[0],
+        moved_last=accuracy_tensor_parallel.furthest("length_moved")[1],
+        told_last=accuracy_tensor_parallel.furthest("length_told")[1],
         serving=accuracy_serving.table(),
         apart=accuracy_serving.APART_MS,
     )

@@ -1,4 +1,4 @@
-"""Eq. 17 beside a measured tensor-parallel forward, as a markdown table.
+"""Eq. 17 beside measured tensor-parallel forwards, as markdown tables.
 
 Run: python -m benchmarks.accuracy_allreduce
 """
@@ -6,7 +6,9 @@ Run: python -m benchmarks.accuracy_allreduce
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +53,13 @@ def _read(path: Path, nccl: str) -> Forwards:
     return Forwards(*(np.array([float(row[name]) for row in rows]) for name in ("tokens", "with_ms", "without_ms")))
 
 
-def harness_curves(name: str = "h200x2_allreduce.csv") -> dict[str, MeasuredCurve]:
+def harness_curves(table: str = "allreduce", machine: str = "h200x2c") -> dict[str, MeasuredCurve]:
     """The calibration harness's curves by setting, those in CUDA graphs: back to back unless another table is named."""
-    settings = load_allreduce([(None, HARNESS / name)]).settings()
+    settings = load_allreduce([(None, HARNESS / f"{machine}_{table}.csv")]).settings()
     return {s.label.removesuffix(", graph"): s.curve for s in settings if not s.label.endswith(", eager")}
 
 
-def harness_forwards(nccl: str, machine: str = "h200x2") -> Forwards:
+def harness_forwards(nccl: str, machine: str = "h200x2c") -> Forwards:
     """The harness's forwards under a setting, with attention."""
     return _read(HARNESS / f"{machine}_forward_llama-3.1-8b.csv", nccl)
 
@@ -85,9 +87,11 @@ def extra_of_simple_us(known: dict[str, MeasuredCurve], default: Forwards, simpl
 
 
 def extras_of_simple() -> tuple[float, float]:
-    """That extra by the first measurement and by the harness's."""
-    first = extra_of_simple_us(curves(), forwards("default"), forwards("Ring-Simple"))
-    return first, extra_of_simple_us(harness_curves(), harness_forwards("default"), harness_forwards("Ring-Simple"))
+    """That extra by the harness's all-reduces: back to back, and after products whose weights come from memory."""
+    default, simple = (harness_forwards(nccl) for nccl in SETTINGS)
+    tables = (harness_curves(table) for table in ("allreduce", "after_cold_allreduce"))
+    back_to_back, cold = (extra_of_simple_us(known, default, simple) for known in tables)
+    return back_to_back, cold
 
 
 def _within(measured: FloatArray, told: FloatArray) -> BoolArray:
@@ -96,54 +100,75 @@ def _within(measured: FloatArray, told: FloatArray) -> BoolArray:
     return np.asarray((off <= 0.15 * np.abs(measured)) | (off <= 0.1))
 
 
+TABLES = {
+    "back to back": "allreduce",
+    "after a product": "after_allreduce",
+    "after a cold product": "after_cold_allreduce",
+    "in a forward": "in_forward_allreduce",
+}
+"""All-reduces of the machine that was measured last and most, by how they were made."""
+
+
 def table() -> str:
-    """A line for each setting and one for its change from the default, of both measurements."""
+    """A line for each machine's forwards and setting: what the tables say of its change from the default."""
+    columns = " | ".join(f"{name} | within" for name in TABLES)
     lines = [
-        "| measurement | predicted | widths | measured | error, least and largest | largest | within 15% or 0.1 ms |",
-        "|---|---|--:|--:|--:|--:|--:|",
+        f"| forwards of | change from default to | measured | {columns} |",
+        f"|---|---|--:{'|--:|--:' * len(TABLES)}|",
     ]
-    for name, known, measured in (
-        ("first", curves(), {nccl: forwards(nccl) for nccl in SETTINGS}),
-        ("harness", harness_curves(), {nccl: harness_forwards(nccl) for nccl in harness_curves()}),
-    ):
-        before = measured["default"]
-        for nccl, each in measured.items():
-            lines.append(_line(name, f"forward under {nccl}", each.measured_ms, each.errors_ms(known[nccl]), "–"))
-            if nccl != "default":
-                lines.append(_change_line(name, known, before, each, nccl))
-    for name, file, machine in TABLES:
-        other, before = harness_curves(file), harness_forwards("default", machine)
-        for nccl in (nccl for nccl in other if nccl != "default"):
-            after = harness_forwards(nccl, machine)
-            if after.tokens.size:
-                lines.append(_change_line(name, other, before, after, nccl))
+    for machine, found in changes().items():
+        for nccl, told in found.items():
+            cells = (_cells(told.measured_ms, told.by_table[name]) for name in TABLES)
+            lines.append(f"| {machine} | {nccl} | {_span(told.measured_ms)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-TABLES = (
-    ("harness, after a product", "h200x2_after_allreduce.csv", "h200x2"),
-    ("again, back to back", "h200x2b_allreduce.csv", "h200x2b"),
-    ("again, after a product", "h200x2b_after_allreduce.csv", "h200x2b"),
-    ("again, after a cold product", "h200x2b_after_cold_allreduce.csv", "h200x2b"),
-    ("again, by the harness's in a forward", "h200x2_in_forward_allreduce.csv", "h200x2b"),
-)
-"""Tables of all-reduces made otherwise, and the machine whose forwards they are asked of; "again" is another machine."""
+@dataclass(frozen=True)
+class Changed:
+    """What a setting changes of a forward, measured and by each table [ms], shape (n,) each; None for its own table."""
+
+    measured_ms: FloatArray
+    by_table: dict[str, FloatArray | None]
 
 
-def _change_line(
-    measurement: str, known: dict[str, MeasuredCurve], before: Forwards, after: Forwards, nccl: str
-) -> str:
-    change, told = _changes(known, before, after, nccl)
-    within = f"{_within(change, told).sum()} of {change.size}"
-    return _line(measurement, f"change from default to {nccl}", change, told - change, within)
+def changes() -> dict[str, dict[str, Changed]]:
+    """By machine and setting the changes of forwards from the default's: the machine of the tables, then the others."""
+    machines = {"the tables' machine": "h200x2c", "a second": "h200x2", "a third": "h200x2b"}
+    found = {name: _changes_of(partial(harness_forwards, machine=machine), name.startswith("the"))
+             for name, machine in machines.items()}  # fmt: skip
+    return {**found, "a fourth, no attention": _changes_of(forwards, False)}
 
 
-def _line(measurement: str, name: str, measured: FloatArray, errors: FloatArray, within: str) -> str:
-    spans = (f"{values.min():+.2f} to {values.max():+.2f} ms" for values in (measured, errors))
-    took, off = spans
-    small = np.abs(measured).max() < 0.2
-    share = "–" if small else f"{np.abs(errors / measured).max():.1%}"
-    return f"| {measurement} | {name} | {measured.size} | {took.replace('+', '')} | {off} | {share} | {within} |"
+def _changes_of(measured: Callable[[str], Forwards], own: bool) -> dict[str, Changed]:
+    known = {name: harness_curves(table) for name, table in TABLES.items()}
+    before = measured("default")
+    found = {nccl: measured(nccl) for nccl in known["back to back"] if nccl != "default"}
+    return {
+        nccl: Changed(
+            after.measured_ms - before.measured_ms,
+            {name: None if own and name == "in a forward" else _changes(curves, before, after, nccl)[1]
+             for name, curves in known.items()},
+        )
+        for nccl, after in found.items() if after.tokens.size
+    }  # fmt: skip
+
+
+def within(name: str) -> tuple[int, int]:
+    """Of how many changes how many a table tells within the aim."""
+    pairs = [(told.measured_ms, by_table) for found in changes().values() for told in found.values()
+             if (by_table := told.by_table[name]) is not None]  # fmt: skip
+    hits = np.concatenate([_within(*pair) for pair in pairs])
+    return int(hits.sum()), hits.size
+
+
+def _cells(measured: FloatArray, by_table: FloatArray | None) -> str:
+    if by_table is None:
+        return "– | –"
+    return f"{_span(by_table - measured)} | {_within(measured, by_table).sum()} of {measured.size}"
+
+
+def _span(values: FloatArray) -> str:
+    return f"{values.min():+.2f} to {values.max():+.2f} ms"
 
 
 if __name__ == "__main__":

@@ -18,11 +18,13 @@ from benchmarks.held_out import (
     Held,
     Part,
     batch_size,
+    configuration,
     covered,
     held_out,
     measured,
     plain_steps,
     predicted,
+    shape,
     splits,
     summed_up,
 )
@@ -123,19 +125,38 @@ def _moe() -> Iterator[Line]:
     floors: Floors = {"none": None, "expert layers": experts(), "harness": harness("qwen3-30b-a3b")}
     for floor, bare in floors.items():
         yield Line("MoE 30B, plain", "all but a batch size", floor, held_out(MOE.runs, batch_size, bare))
+    floors = floors_of_the_mixture()
     for name, is_seen in FEW_OF_THE_MIXTURE.items():
-        for floor in ("none", "expert layers"):
-            seen, unseen = parted(mixture(), is_seen)
-            yield Line("MoE 30B, a distinct draft", name, floor, predicted(seen, unseen, floors[floor]))
-    for floor in ("none", "expert layers"):
-        held = held_out(mixture(), batch_size, floors[floor])
-        yield Line("MoE 30B, a distinct draft", "all but a batch size", floor, held)
+        for floor, bare in floors.items():
+            seen, unseen = parted(harness_served(MIXTURE), is_seen)
+            yield Line("MoE 30B, distinct drafts", name, floor, predicted(seen, unseen, bare))
+    yield from _served("MoE 30B, distinct drafts", MIXTURE, floors)
+
+
+PARTS: dict[str, Part] = {"a configuration": configuration, "a batch size": batch_size, "a depth or width": shape}
+
+
+def _served(rows: str, name: str, floors: Floors) -> Iterator[Line]:
+    """Runs that the harness served: each part of them left out in turn, and a third by lot."""
+    runs = harness_served(name)
+    drawn = np.random.default_rng(0).permutation(len(runs.runs))[: len(runs.runs) // 3]
+    third = tuple(runs.runs[at].id for at in drawn)
+    for floor, bare in floors.items():
+        seen, unseen = parted(runs, lambda run: run.id not in third)
+        yield Line(rows, "two thirds, by lot", floor, predicted(seen, unseen, bare))
+    for part, of in PARTS.items():
+        for floor, bare in floors.items():
+            yield Line(rows, f"all but {part}", floor, held_out(runs, of, bare))
+
+
+MIXTURE, SMALL, SGLANG = "qwen3-30b-a3b", "qwen3-1.7b", "sglang_llama-3.1-8b"
+"""What the harness served: a mixture whose drafts differ, a small dense model, and SGLang's chains and trees."""
 
 
 @cache
-def mixture() -> RunSet:
-    """The mixture with drafts that differ, as the harness served it, each run by its time alone."""
-    loaded = load_runs(HARNESS / "h200_served_qwen3-30b-a3b.json")
+def harness_served(name: str) -> RunSet:
+    """Runs that the harness served, each by its time alone: its tok/s are the same cycles."""
+    loaded = load_runs(HARNESS / f"h200_served_{name}.json")
     kept = ("decode_ms", "cycle_ms", "accept_length")
     timed = [
         replace(run, figures={name: run.figures[name] for name in kept if name in run.figures}) for run in loaded.runs
@@ -143,9 +164,24 @@ def mixture() -> RunSet:
     return replace(loaded, runs=tuple(timed))
 
 
+def floors_of_the_mixture() -> Floors:
+    """What may stand under the mixture's served runs: the harness's forwards have other kernels, and are none."""
+    return {"none": None, "expert layers": experts()}
+
+
+def _is_corner(run: Run) -> bool:
+    drafts = 0 if run.spec is None else int(run.spec.num_steps)
+    return drafts in (0, 1, 7) and run.workload.batch_size in (1, 64)
+
+
 FEW_OF_THE_MIXTURE: dict[str, Part] = {
-    "four runs: batch 1 and 16": lambda run: run.workload.batch_size in (1, 16),
-    "plain decode, and one draft at batch 1 and 64": lambda run: run.spec is None or run.workload.batch_size in (1, 64),
+    "four runs: plain, one draft at batch 1 and 16": lambda run: (
+        run.workload.batch_size in (1, 16) and (run.spec is None or run.spec.num_draft_tokens == 2)
+    ),
+    "six runs: 0, 1, 7 drafts at batch 1, 64": _is_corner,
+    "plain decode, and one draft at batch 1 and 64": lambda run: (
+        run.spec is None or (run.spec.num_draft_tokens == 2 and run.workload.batch_size in (1, 64))
+    ),
 }
 
 
@@ -163,7 +199,10 @@ HEAD = """\
 def cycle_table() -> str:
     """Every split of the served runs, over each of the bare forwards."""
     floors = floors_of_8b()
-    found = [*_dense(floors), *_six(floors), *_long(floors), *_moe()]
+    dense = {name: floors[name] for name in ("none", "harness")}
+    small = {"none": None, "harness": harness(SMALL)}
+    found = [*_dense(floors), *_six(floors), *_long(floors), *_moe(), *_served("dense 1.7B", SMALL, small),
+             *_served("8B, SGLang", SGLANG, dense)]  # fmt: skip
     return "\n".join([HEAD, *map(_cells, found)])
 
 
@@ -194,11 +233,11 @@ class Answers:
     lengths: tuple[float, ...]
 
 
-def answers(bare: BareForwards | None) -> Answers:
-    """tok/s given the accept length, and break-even lengths, of every batch size left out in turn."""
-    plain, told = plain_steps(DENSE.runs), _client_tok_s()
+def answers(runs: RunSet, told: dict[str, float], bare: BareForwards | None) -> Answers:
+    """tok/s given the accept length beside those `told`, and break-even lengths, of every batch size left out in turn."""
+    plain = plain_steps(runs)
     rates, lengths = [], []
-    for rest, unseen in splits(DENSE.runs, batch_size):
+    for rest, unseen in splits(runs, batch_size):
         model = fit(rest, bare_forwards=bare).model
         for run in unseen:
             if run.id in told:
@@ -221,16 +260,21 @@ def _plain_tok_s(model: CostModel, run: Run) -> float:
 
 
 @cache
-def _client_tok_s() -> dict[str, float]:
+def client_tok_s() -> dict[str, float]:
     """What the client counted, where it is not what limits."""
     rows = _table("h200_vllm_served.csv")
     return {row["id"]: float(row["output_tok_s"]) for row in rows if int(row["concurrency"]) <= _MOST_CONCURRENCY}
 
 
-def rates_by_measured_cycles() -> list[float]:
+def rates_of_harness(name: str) -> dict[str, float]:
+    """What the harness's client counted of the runs that it served."""
+    return {run.id: run.figures["output_tok_s"].best for run in load_runs(HARNESS / f"h200_served_{name}.json").runs}
+
+
+def rates_by_measured_cycles(runs: RunSet, told: dict[str, float]) -> list[float]:
     """Error of B·L/C with the measured cycle itself: what no cost model can better."""
-    told, found = _client_tok_s(), []
-    for run in DENSE.runs.runs:
+    found = []
+    for run in runs.runs:
         if run.id in told:
             (time,) = measured(run).values()
             length = 1.0 if run.spec is None else run.figures["accept_length"].best
@@ -241,16 +285,27 @@ def rates_by_measured_cycles() -> list[float]:
 def answers_table() -> str:
     """Errors of tok/s and of break-even lengths, over each of the bare forwards."""
     lines = [
-        "| bare forwards | tok/s: median | p95 | largest | L*: median [tokens] | p95 | largest | within 0.03 |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| rows | bare forwards | tok/s: median | p95 | largest | L*: median [tokens] | p95 | largest | within 0.03 |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for floor, bare in floors_of_8b().items():
-        found = answers(bare)
-        lengths = np.array(found.lengths)
-        cells = f"{np.median(lengths):.3f} | {np.quantile(lengths, 0.95):.3f} | {lengths.max():.3f}"
-        within = f"{(lengths <= TARGET_TOKENS).sum()} of {lengths.size}"
-        lines.append(f"| {floor} | {summed_up(found.rates)} | {cells} | {within} |")
-    lines.append(f"| (the measured cycle) | {summed_up(rates_by_measured_cycles())} | – | – | – | – |")
+    for title, runs, told, floors in (
+        ("dense 8B", DENSE.runs, client_tok_s(), floors_of_8b()),
+        (
+            "MoE 30B, distinct drafts",
+            harness_served(MIXTURE),
+            rates_of_harness(MIXTURE),
+            floors_of_the_mixture(),
+        ),
+        ("dense 1.7B", harness_served(SMALL), rates_of_harness(SMALL), {"none": None, "harness": harness(SMALL)}),
+    ):
+        for floor, bare in floors.items():
+            found = answers(runs, told, bare)
+            lengths = np.array(found.lengths)
+            cells = f"{np.median(lengths):.3f} | {np.quantile(lengths, 0.95):.3f} | {lengths.max():.3f}"
+            within = f"{(lengths <= TARGET_TOKENS).sum()} of {lengths.size}"
+            lines.append(f"| {title} | {floor} | {summed_up(found.rates)} | {cells} | {within} |")
+        by_cycles = summed_up(rates_by_measured_cycles(runs, told))
+        lines.append(f"| {title} | (the measured cycle) | {by_cycles} | – | – | – | – |")
     return "\n".join(lines)
 
 
@@ -265,6 +320,13 @@ def of_powers_of_two() -> str:
     coarse = BareForwards.of(counts[kept], times[kept], "powers of two").time_ms(counts)
     off = [(int(t), e) for t, e in zip(counts, coarse / times - 1, strict=True) if abs(e) > 0.015]
     return ", ".join(f"{tokens} ({error:+.1%})" for tokens, error in off)
+
+
+def load_scatter(name: str) -> tuple[float, float]:
+    """What the harness's loads scatter by over their times: median and largest."""
+    figures = [run.figures["decode_ms" if run.spec is None else "cycle_ms"] for run in harness_served(name).runs]
+    spreads = [figure.relative_spread for figure in figures]
+    return float(np.median(spreads)), max(spreads)
 
 
 def scatter(low: int, high: int) -> float:

@@ -16,10 +16,13 @@ from benchmarks.held_out import time_ms
 from specsim import CostModel, Run, break_even, evaluate, fit, load_runs
 from specsim.cost.derived import DerivedSetting
 from specsim.cost.step_change import Shape
-from specsim.quantities import FloatArray
+from specsim.evaluation import Comparison
+from specsim.quantities import BoolArray, FloatArray
 from specsim.runs.run import RunSet
 
 BASE, OWN = "default", "engine-own"
+DISTURBED = "6 draft tokens Ring-LL 4x128"
+"""A load whose steps scattered several times as much as others'."""
 TARGET, DRAFT = Shape(32, 4096, vocab_size=128256), Shape(1, 4096, vocab_size=32000)
 SHARE, MS, TOKENS = 0.15, 0.2, 0.05
 """What is aimed at: a change's error over it or in ms, a break-even length's in tokens."""
@@ -27,17 +30,13 @@ SHARE, MS, TOKENS = 0.15, 0.2, 0.05
 
 @dataclass(frozen=True)
 class Told:
-    """Runs of a setting in one order: times under it and under the base as measured and as predicted [ms], shape (n,).
-
-    `extrapolated` is where all-reduces were flagged as outside the table.
-    """
+    """Runs of a setting in one order: times under it and under the base as measured and as predicted [ms], shape (n,)."""
 
     runs: tuple[Run, ...]
     measured_ms: FloatArray
     base_ms: FloatArray
     predicted_ms: FloatArray
     base_predicted_ms: FloatArray
-    extrapolated: np.ndarray[tuple[int], np.dtype[np.bool_]]
 
     @property
     def change_ms(self) -> FloatArray:
@@ -50,9 +49,9 @@ class Told:
         return self.predicted_ms - self.base_predicted_ms - self.change_ms
 
     @property
-    def within(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def within(self) -> BoolArray:
         """Where a change is told within the aim."""
-        return np.abs(self.error_ms) <= np.maximum(SHARE * np.abs(self.change_ms), MS)
+        return np.asarray(np.abs(self.error_ms) <= np.maximum(SHARE * np.abs(self.change_ms), MS))
 
 
 @cache
@@ -66,7 +65,11 @@ def runs_of(nccl: str) -> tuple[Run, ...]:
     return tuple(run for run in served().runs if run.nccl == nccl)
 
 
-TABLES = {"in a forward": "h200x2_in_forward_allreduce.csv", "back to back": "h200x2_allreduce.csv"}
+TABLES = {
+    "in a forward": "in_forward_allreduce",
+    "after a cold product": "after_cold_allreduce",
+    "back to back": "allreduce",
+}
 """All-reduces by how they were measured, on another machine of the kind than the servers'."""
 
 
@@ -92,14 +95,13 @@ def told(name: str, nccl: str) -> Told:
     under = {_place(run): _time(run) for run in runs_of(BASE)}
     runs = tuple(run for run in runs_of(nccl) if _place(run) in under)
     here, there = _predicted(model, runs), _predicted(model, runs_of(BASE))
-    base = {_place(run): there[run.id][0] for run in runs_of(BASE)}
+    base = {_place(run): there[run.id] for run in runs_of(BASE)}
     return Told(
         runs,
         np.array([_time(run) for run in runs]),
         np.array([under[_place(run)] for run in runs]),
-        np.array([here[run.id][0] for run in runs]),
+        np.array([here[run.id] for run in runs]),
         np.array([base[_place(run)] for run in runs]),
-        np.array([here[run.id][1] for run in runs]),
     )
 
 
@@ -111,49 +113,50 @@ def _time(run: Run) -> float:
     return run.figures["decode_ms" if run.spec is None else "cycle_ms"].best
 
 
-def _predicted(model: CostModel, runs: tuple[Run, ...]) -> dict[str, tuple[float, bool]]:
-    """By run: the time [ms], and whether its all-reduces were flagged as outside the table."""
-    compared = evaluate(model, runs).compared
+def _predicted(model: CostModel, runs: tuple[Run, ...]) -> dict[str, float]:
+    """The time of each run [ms]."""
     by_id = {run.id: run for run in runs}
-    return {
-        each.run: (time_ms(by_id[each.run], each.figure, each.predicted), _beyond(each.extrapolated_in))
-        for each in compared
-        if each.figure in ("cycle_ms", "decode_ms")
-    }
+    return {each.run: time_ms(by_id[each.run], each.figure, each.predicted) for each in _times(model, runs)}
 
 
-def _beyond(names: tuple[str, ...]) -> bool:
-    return any(name.removeprefix("decode_").startswith("message_bytes") for name in names)
+def _times(model: CostModel, runs: tuple[Run, ...]) -> Iterator[Comparison]:
+    return (each for each in evaluate(model, runs).compared if each.figure in ("cycle_ms", "decode_ms"))
 
 
-def logits_beyond(name: str) -> int:
-    """Of how many changes that a table covers the logits are gathered beyond it."""
-    compared = [each for nccl in settings() for each in evaluate(model_of(name), runs_of(nccl)).compared
-                if each.figure in ("cycle_ms", "decode_ms") and not _beyond(each.extrapolated_in)]  # fmt: skip
-    return sum(any("logits_bytes" in name for name in each.extrapolated_in) for each in compared)
+def beyond(name: str, what: str) -> int:
+    """How many predicted times are flagged for that some size of `what` lies outside a table."""
+    found = (each for nccl in settings() for each in _times(model_of(name), runs_of(nccl)))
+    return sum(any(what in flag for flag in each.extrapolated_in) for each in found)
 
 
 # -- tables --------------------------------------------------------------------------------------------------------------
 
 
 def table() -> str:
-    """A line for each table, setting and kind of time."""
+    """A line for each table and setting."""
     lines = [
-        "| all-reduces measured | setting | times | change measured | error, least and largest | within 15% or 0.2 ms |",
-        "|---|---|--:|--:|--:|--:|",
+        "| all-reduces measured | setting | change measured | error, least and largest | within 15% or 0.2 ms | not within |",
+        "|---|---|--:|--:|--:|---|",
     ]
     for name in TABLES:
         for nccl in settings():
-            lines += list(_lines(name, nccl, told(name, nccl)))
+            found = told(name, nccl)
+            off = [_named(run) for run, well in zip(found.runs, found.within, strict=True) if not well]
+            said = ", ".join(off) if len(off) <= SAID else f"{len(off)} times"
+            lines.append(
+                f"| {name} | {nccl} | {_span(found.change_ms)} | {_span(found.error_ms)} |"
+                f" {found.within.sum()} of {found.within.size} | {said or '–'} |"
+            )
     return "\n".join(lines)
 
 
-def _lines(name: str, nccl: str, found: Told) -> Iterator[str]:
-    for inside, said in ((True, "inside the table"), (False, "beyond it")):
-        here = found.extrapolated != inside
-        if here.any():
-            change, error = (_span(values[here]) for values in (found.change_ms, found.error_ms))
-            yield f"| {name} | {nccl} | {here.sum()} {said} | {change} | {error} | {found.within[here].sum()} of {here.sum()} |"
+SAID = 3
+"""So many runs that are missed are named; more are counted."""
+
+
+def _named(run: Run) -> str:
+    batch, width = _place(run)
+    return f"{'plain' if width == 1 else f'{width - 1} drafts'} at batch {batch}"
 
 
 def _span(values: FloatArray) -> str:
@@ -173,7 +176,6 @@ class Answer:
     length_moved: float
     rate: float
     rate_told: float
-    flagged: bool
 
 
 @cache
@@ -189,7 +191,7 @@ def _answers(model: CostModel, found: Told) -> Iterator[Answer]:
     for run in sorted(found.runs, key=_place):
         batch, width = _place(run)
         if run.spec is not None:
-            cycle, flagged = _predicted(model, (run,))[run.id]
+            cycle = _predicted(model, (run,))[run.id]
             accepted = run.figures["accept_length"].best
             yield Answer(
                 run,
@@ -198,20 +200,19 @@ def _answers(model: CostModel, found: Told) -> Iterator[Answer]:
                 moved[batch, width] / moved[batch, 1],
                 run.figures["output_tok_s"].best,
                 1000.0 * batch * accepted / cycle,
-                flagged,
             )
 
 
 def answers_table() -> str:
     """A line for each run of a setting that was not fitted."""
     lines = [
-        "| setting | batch | L* measured | told | by moved runs | tok/s measured | told | off by |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| setting | drafts | batch | L* measured | told | by moved runs | tok/s measured | told | off by |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for each in answers():
-        batch = f"{each.run.workload.batch_size}{' ¹' if each.flagged else ''}"
+        batch, width = _place(each.run)
         lines.append(
-            f"| {each.run.nccl} | {batch} | {each.length:.2f} | {each.length_told:.2f} | {each.length_moved:.2f} |"
+            f"| {each.run.nccl} | {width - 1} | {batch} | {each.length:.2f} | {each.length_told:.2f} | {each.length_moved:.2f} |"
             f" {each.rate:,.0f} | {each.rate_told:,.0f} | {each.rate_told / each.rate - 1:+.1%} |"
         )
     return "\n".join(lines)
@@ -221,27 +222,45 @@ def own_table() -> str:
     """The engine's own all-reduce beside NCCL's default: no table of NCCL's tells it, so both are measured."""
     default, own = ({_place(run): _time(run) for run in runs_of(nccl)} for nccl in (BASE, OWN))
     lines = [
-        "| batch | plain, NCCL | own | 3 drafts, NCCL | own | L*, NCCL | own |",
-        "|--:|--:|--:|--:|--:|--:|--:|",
+        "| batch | plain, NCCL | own | 3 drafts, NCCL | own | 5 drafts, NCCL | own | L* of 3, NCCL | own | L* of 5, NCCL | own |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for batch in sorted({batch for batch, _ in default}):
-        plain, drafted = ([times[batch, width] for times in (default, own)] for width in (1, 4))
-        times = " | ".join(f"{ms:.2f} ms" for ms in (*plain, *drafted))
-        lengths = " | ".join(f"{cycle / step:.2f}" for step, cycle in zip(plain, drafted, strict=True))
+        plain, *drafted = ([times[batch, width] for times in (default, own)] for width in (1, 4, 6))
+        times = " | ".join(f"{ms:.2f} ms" for pair in (plain, *drafted) for ms in pair)
+        pairs = (zip(plain, cycles, strict=True) for cycles in drafted)
+        lengths = " | ".join(f"{cycle / step:.2f}" for pair in pairs for step, cycle in pair)
         lines.append(f"| {batch} | {times} | {lengths} |")
     return "\n".join(lines)
 
 
 def within(name: str) -> tuple[int, int]:
-    """Of how many changes that a table covers how many are told within the aim."""
-    found = [told(name, nccl) for nccl in settings()]
-    covered = np.concatenate([each.within[~each.extrapolated] for each in found])
-    return int(covered.sum()), covered.size
+    """Of how many changes how many are told within the aim."""
+    found = np.concatenate([told(name, nccl).within for nccl in settings()])
+    return int(found.sum()), found.size
 
 
-def furthest(figure: str) -> float:
-    """The largest error of a break-even length that was not flagged [tokens]."""
-    return max(abs(getattr(each, figure) - each.length) for each in answers() if not each.flagged)
+def close(figure: str) -> tuple[int, int]:
+    """Of how many break-even lengths how many are told within the aim."""
+    errors = _length_errors(figure)
+    return sum(error <= TOKENS for error in errors), len(errors)
+
+
+def furthest(figure: str) -> tuple[float, float]:
+    """The largest error of a break-even length, and the largest but one [tokens]."""
+    last, largest = sorted(_length_errors(figure))[-2:]
+    return largest, last
+
+
+def scatter(run_id: str) -> tuple[float, float]:
+    """What a load's time scatters by over it, and the median of all loads'."""
+    figures = {run.id: run.figures["decode_ms" if run.spec is None else "cycle_ms"] for run in served().runs}
+    found = {name: figure.relative_spread for name, figure in figures.items()}
+    return found[run_id], float(np.median(list(found.values())))
+
+
+def _length_errors(figure: str) -> list[float]:
+    return [abs(getattr(each, figure) - each.length) for each in answers()]
 
 
 if __name__ == "__main__":

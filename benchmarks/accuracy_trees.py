@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from benchmarks.accuracy_bare import HARNESS, harness, parted
+from benchmarks.accuracy_bare import HARNESS, SGLANG, harness, harness_served, parted
 from benchmarks.held_out import Held, predicted, summed_up
 from specsim import BareForwards, Run, load_runs
 from specsim.runs.run import RunSet
@@ -18,13 +18,13 @@ _WIDE = 32  # tokens of a request; the forwards that stand below have at most 16
 
 
 def tree_table() -> str:
-    """Cycles of trees by the harness, from its chains and one tree, each tree in turn."""
+    """Cycles of trees by the harness and by SGLang, from chains and one tree, each tree in turn."""
     lines = [
         "| cycles | bare forwards | trees of at most 32 tokens | median | p95 | largest | of 60 tokens | median | p95 | largest |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for shape, title in SHAPES.items():
-        runs = load_runs(HARNESS / f"h200_cycle_{shape}.json")
+    cycles = [(title, shape, load_runs(HARNESS / f"h200_cycle_{shape}.json")) for shape, title in SHAPES.items()]
+    for title, shape, runs in (*cycles, ("8B, SGLang", "llama-3.1-8b", harness_served(SGLANG))):
         for floor, bare in (("none", None), ("harness", harness(shape))):
             held = from_one_tree(runs, bare)
             wide = {run.id for run in runs.runs if run.spec is not None and run.spec.num_draft_tokens > _WIDE}

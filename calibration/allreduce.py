@@ -25,8 +25,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "default": {},
     **{
         f"{algorithm}-{protocol}": {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
-        for algorithm, protocols in (("Ring", ("LL", "LL128", "Simple")), ("Tree", ("LL", "Simple")))
-        for protocol in protocols
+        for algorithm in ("Ring", "Tree")
+        for protocol in ("LL", "LL128", "Simple")
     },
     "nop2p": {"NCCL_P2P_DISABLE": "1"},
     "nop2p-Ring-LL": {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"},

@@ -22,9 +22,9 @@ from specsim.report.tables import number, table, wrapped
 from specsim.runs.allreduce import CONDITIONS, IN_A_FORWARD, NCCL, AllReduceSetting, AllReduceTable
 
 MICROBENCHMARK = (
-    "a table is made back to back, a forward computes between its all-reduces: on two H200s the table gave a forward"
-    " with 64 of them within 0.05 ms under NCCL's default (LL), and 0.26 to 0.41 ms too little under Simple: measure in a"
-    " forward (python -m calibration allreduce --model)"
+    "a forward reads weights between its all-reduces: made back to back a table gave a forward with 64 of them on two"
+    " H200s within 0.05 ms under NCCL's default (LL), and 0.26 to 0.41 ms too little under Simple; behind products whose"
+    " weights come from memory it is nearer, and made in a forward it holds (python -m calibration allreduce --model)"
 )
 """Measured 2026-11-29, NCCL 2.28.9; tests/validation/test_allreduce_forward.py budgets it."""
 

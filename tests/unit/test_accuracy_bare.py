@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import accuracy_bare
-from benchmarks.accuracy_bare import missed, of_powers_of_two, scatter
+from benchmarks.accuracy_bare import client_tok_s, missed, of_powers_of_two, scatter
 from benchmarks.accuracy_trees import from_one_tree
+from benchmarks.groups import DENSE
 from benchmarks.held_out import Held
 from specsim import BareForwards, Run, Setup, SpecConfig, Workload
 from specsim.runs.run import Figure, RunSet
@@ -58,8 +59,8 @@ def test_coarse_curves_and_scatter_are_those_of_the_table(monkeypatch):
 
 def test_answers_are_held_against_the_client_and_the_measured_ratio():
     by_name = dict.fromkeys(("none", "stack"))
-    by_name["none"] = accuracy_bare.answers(None)
-    by_name["stack"] = accuracy_bare.answers(accuracy_bare.stack())
+    by_name["none"] = accuracy_bare.answers(DENSE.runs, client_tok_s(), None)
+    by_name["stack"] = accuracy_bare.answers(DENSE.runs, client_tok_s(), accuracy_bare.stack())
     for found in by_name.values():
         assert (len(found.rates), len(found.lengths)) == (28, 21)  # 30 rows, two of which the client limits; 21 cycles
     assert max(by_name["stack"].rates) < 0.06 < max(by_name["none"].rates)
@@ -68,6 +69,6 @@ def test_answers_are_held_against_the_client_and_the_measured_ratio():
 
 def test_a_curve_of_its_own_truth_leaves_no_error():
     """The rates that measured cycles give are the client's but for its own clock: within 4%."""
-    assert max(accuracy_bare.rates_by_measured_cycles()) < 0.04
+    assert max(accuracy_bare.rates_by_measured_cycles(DENSE.runs, client_tok_s())) < 0.04
     assert isinstance(accuracy_bare.experts(), BareForwards)
     assert accuracy_bare.experts().times_ms[0] == pytest.approx(6 * 0.2512)

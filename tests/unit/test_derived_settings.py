@@ -68,16 +68,17 @@ def test_intervals_reach_from_the_tables_change_to_what_tables_fall_short_by(mod
     moved = model.with_setting(derived())
     own = predict(model, SpecConfig(3, 1, 4), Workload(2), 2.0, "s").times.cycle_interval
     low, high = predict(moved, SpecConfig(3, 1, 4), Workload(2), 2.0, "fast").times.cycle_interval
-    assert high == pytest.approx(own[1] - 0.36 - 0.9 * 1.2)
-    assert low == pytest.approx(own[0] - 0.36 - 1.9 * 1.2)
+    assert high == pytest.approx(own[1] - 0.36 - 0.75 * 1.2)
+    assert low == pytest.approx(own[0] - 0.36 - 2.1 * 1.2)
 
 
-def test_however_small_a_change_an_all_reduce_may_be_two_microseconds_off(model):
-    """0.02 ms of verify and 0.006 of drafts; 20 all-reduces of 2 µs are 0.04 ms."""
-    moved = model.with_setting(derived(after=99.0))
+def test_however_small_a_change_an_all_reduce_may_be_microseconds_off(model):
+    """0.02 ms of verify and 0.006 of drafts; 20 all-reduces of 5 µs are 0.1 ms, of 2 µs in forwards 0.04."""
     own = predict(model, SpecConfig(3, 1, 4), Workload(2), 2.0, "s").times.cycle_interval
-    found = predict(moved, SpecConfig(3, 1, 4), Workload(2), 2.0, "fast").times.cycle_interval
-    assert found == pytest.approx((own[0] - 0.026 - 0.04, own[1] - 0.026 + 0.04))
+    for setting, off in ((derived(after=99.0), 0.1), (in_forwards(derived(after=99.0)), 0.04)):
+        moved = model.with_setting(setting)
+        found = predict(moved, SpecConfig(3, 1, 4), Workload(2), 2.0, "fast").times.cycle_interval
+        assert found == pytest.approx((own[0] - 0.026 - off, own[1] - 0.026 + off))
 
 
 def test_logits_that_are_gathered_beyond_the_table_are_flagged_by_name(model):
@@ -92,7 +93,7 @@ def test_logits_that_are_gathered_beyond_the_table_are_flagged_by_name(model):
     assert "logits_bytes" not in predict(alone, SpecConfig(5, 1, 6), Workload(2), 1.0, "fast").times.extrapolated_in
 
 
-def test_all_reduces_in_a_forward_are_trusted_to_a_fifth_of_their_change_either_way(model, tmp_path):
+def test_all_reduces_in_a_forward_are_trusted_to_a_fifth_or_a_quarter_of_their_change(model, tmp_path):
     """1.2 ms of verify, 0.36 of drafts; a table measured alone beside one in a forward is one measured alone."""
     moved = model.with_setting(in_forwards(derived()))
     own = predict(model, SpecConfig(3, 1, 4), Workload(2), 2.0, "s").times.cycle_interval
@@ -100,9 +101,8 @@ def test_all_reduces_in_a_forward_are_trusted_to_a_fifth_of_their_change_either_
     moved.save(path)
     for known in (moved, CostModel.load(path)):
         low, high = predict(known, SpecConfig(3, 1, 4), Workload(2), 2.0, "fast").times.cycle_interval
-        assert (low, high) == pytest.approx((own[0] - 1.56 - 0.24, own[1] - 1.56 + 0.24))  # a fifth of verify's 1.2
-    assert in_forwards(derived()).shares == (0.8, 1.2)
-    assert replace(in_forwards(derived()), before=curve("s", 100.0, 100.0)).shares == derived().shares
+        assert (low, high) == pytest.approx((own[0] - 1.56 - 0.3, own[1] - 1.56 + 0.24))  # of verify's 1.2
+    assert replace(in_forwards(derived()), before=curve("s", 100.0, 100.0)).allowed == derived().allowed
 
 
 def in_forwards(setting):

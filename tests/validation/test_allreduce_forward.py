@@ -15,11 +15,13 @@ from benchmarks.accuracy_allreduce import (
     SHAPE,
     TABLE,
     Forwards,
+    changes,
     curves,
     extra_of_simple_us,
     extras_of_simple,
     fall_short,
     forwards,
+    within,
 )
 from specsim import Run, Setup, SpecConfig, Workload, fit
 from specsim.cost.allreduce import measured_curve
@@ -44,7 +46,7 @@ def test_the_default_forward_is_predicted_within_a_twentieth_of_a_millisecond():
 def test_simple_costs_more_in_a_forward_than_its_table_says():
     """Does not fit: 0.26 to 0.41 ms too little (5.8 to 8.9%), 4 to 6 µs an all-reduce, at every width.
 
-    Nor does a table made after products (below): whatever a forward pays for, it is no overlap of neighbours.
+    Nor does a table made after products whose weight stays in the cache (below), but one whose weights do not (further below).
     """
     errors = errors_ms("Ring-Simple")
     assert ((errors > -0.42) & (errors < -0.25)).all()
@@ -99,14 +101,35 @@ def test_a_model_of_the_default_moved_by_the_table_is_as_wrong_as_the_table():
 
 
 def test_intervals_of_settings_never_run_allow_for_what_tables_fell_short_by():
-    assert 1.5 < fall_short() <= ALONE[1]
+    assert 1.5 < fall_short() <= ALONE.most
 
 
-def test_what_simple_takes_more_in_a_forward_is_nearly_a_constant():
-    """Beside the default 4.9 and 6.9 µs an all-reduce in two measurements."""
-    first, harness = extras_of_simple()
-    assert 4.5 < first < 5.5
-    assert 6.5 < harness < 7.5
+def test_weights_from_memory_are_most_of_what_simple_takes_more_in_a_forward():
+    """Beside the default 5.1 µs an all-reduce by those back to back, 1.2 by those after products of 128 MiB."""
+    back_to_back, cold = extras_of_simple()
+    assert 4.5 < back_to_back < 5.5
+    assert 0.9 < cold < 1.5
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("in a forward", 1.0), ("after a cold product", 0.9), ("after a product", 0.5)]
+)
+def test_all_reduces_as_a_forward_meets_them_tell_its_changes(name, least):
+    """Within 15% or 0.1 ms, four machines: 71 of 71 in a forward (other machines'), 140 of 149 behind cold products.
+
+    Behind warm ones 85, back to back 78.
+    """
+    told, of = within(name)
+    assert least * of <= told < 1.2 * least * of
+    assert told / of > within("back to back")[0] / within("back to back")[1]
+
+
+def test_changes_are_of_four_machines_and_no_machine_is_told_by_its_own_forwards():
+    found = changes()
+    assert [len(settings) for settings in found.values()] == [6, 4, 2, 1]
+    own, *others = found.values()
+    assert all(told.by_table["in a forward"] is None for told in own.values())
+    assert all(told.by_table["in a forward"] is not None for each in others for told in each.values())
 
 
 def test_an_extra_is_what_the_table_lacks():

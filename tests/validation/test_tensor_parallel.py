@@ -1,6 +1,6 @@
 """A server over two GPUs under NCCL settings that the fit never saw, told by all-reduces of another machine.
 
-Own measurements of 2026-11-29: vLLM 0.24.0 over two H200s by `python -m calibration serve` (calibration/data).
+Own measurements of 2026-11-29 and 30: vLLM 0.24.0 over two H200s by `python -m calibration serve` (calibration/data).
 """
 
 from __future__ import annotations
@@ -10,104 +10,127 @@ import csv
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_allreduce import HARNESS, SHAPE, harness_curves, harness_forwards
+from benchmarks.accuracy_allreduce import HARNESS, changes
 from benchmarks.accuracy_tensor_parallel import (
+    DISTURBED,
     MS,
-    SHARE,
+    TABLES,
     TOKENS,
     answers,
+    beyond,
+    close,
     furthest,
     runs_of,
+    scatter,
     settings,
     told,
     within,
 )
 from calibration.allreduce import in_a_forward
 from calibration.shapes import read_shape
-from specsim.cost.derived import ALONE, IN_FORWARDS, LEAST_MISS_US
-from specsim.cost.step_change import forward_change_ms
+from specsim.cost.derived import ALONE, IN_FORWARDS
 
 
-def test_all_reduces_of_a_forward_tell_every_setting_within_the_aim():
-    """Found: 21 of 21 that the table covers; back to back 16 of 24, of Simple one of eight."""
-    assert within("in a forward") == (21, 21)
-    told_by_table, of = within("back to back")
-    assert told_by_table < of
+def test_all_reduces_as_a_forward_meets_them_tell_a_servers_changes():
+    """Found: 33 of 36 in a forward, 29 after cold products, 20 back to back (of Simple two of twelve)."""
+    assert within("in a forward") == (33, 36)
+    assert within("after a cold product")[0] >= 28
+    assert 15 <= within("back to back")[0] <= 22
+
+
+def test_nothing_lies_outside_the_tables_but_logits():
+    """Messages to 3 MiB of 4; logits of verify are gathered beyond in half of the times."""
+    for name in TABLES:
+        assert beyond(name, "message_bytes") == 0
+        assert 0 < beyond(name, "logits_bytes") < 36
+
+
+def test_changes_that_are_missed():
+    """One load that was disturbed, by 0.5 ms; without peer access two by less than a third."""
+    missed = {run.id: (error, change) for nccl in settings() for found in [told("in a forward", nccl)]
+              for run, error, change, well in zip(found.runs, found.error_ms, found.change_ms, found.within, strict=True)
+              if not well}  # fmt: skip
+    assert set(missed) == {DISTURBED, "6 draft tokens nop2p 1x128", "6 draft tokens nop2p 4x128"}
+    assert all(abs(error) < 0.34 * change for name, (error, change) in missed.items() if name != DISTURBED)
+    disturbed, usual = scatter(DISTURBED)
+    assert disturbed > 4 * usual
 
 
 @pytest.mark.parametrize("nccl", settings())
 def test_changes_by_setting(nccl):
-    """15% of a change or 0.2 ms, decode and cycle; the base's runs are no part of it, and one load of each is beyond."""
+    """Of twelve each; the base's runs are no part of it."""
     found = told("in a forward", nccl)
-    inside = ~found.extrapolated
-    assert (np.abs(found.error_ms) <= np.maximum(SHARE * np.abs(found.change_ms), MS))[inside].all()
-    assert inside.sum() == len(found.runs) - 1
+    assert len(found.runs) == 12
     assert all(run.nccl == nccl for run in found.runs)
+    assert found.within.sum() >= 10
 
 
 def test_break_even_lengths_of_settings_that_were_never_run():
-    """Found: at most 0.03 tokens by the base's own runs, moved; 0.08 where the fit is asked, whose cycles are no line."""
-    assert furthest("length_moved") <= TOKENS
-    assert furthest("length_told") < 0.09
+    """Found: 18 of 24 within 0.05 tokens by the base's own runs moved, but for one load within 0.07; the fit 15, 0.10."""
+    assert TOKENS == 0.05
+    assert close("length_moved") == (18, 24)
+    assert close("length_told")[0] >= 14
+    assert furthest("length_moved")[1] < 0.07
+    assert furthest("length_told")[1] < 0.11
+    assert max(furthest("length_told")[0], furthest("length_moved")[0]) < 0.16
 
 
-def served_ratios(name):
-    """Measured over predicted, of changes that a table covers and that are large enough for a ratio."""
-    found = [told(name, nccl) for nccl in settings()]
-    large = [(np.abs(each.change_ms) > MS) & ~each.extrapolated for each in found]
-    pairs = [(e.change_ms / (e.change_ms + e.error_ms))[at] for e, at in zip(found, large, strict=True)]
-    return np.sort(np.concatenate(pairs))
+def ratios(name, served):
+    """Measured over predicted, of changes that are large enough for a ratio, rising: a server's, or the harness's forwards'."""
+    found = np.concatenate([ratio[large] for ratio, _, large in compared(name, served)])
+    return np.sort(found)
+
+
+def misses_us(name, served):
+    """What smaller changes were off by [µs an all-reduce], rising."""
+    return np.sort(np.concatenate([1000 * np.abs(off[~large]) / 64 for _, off, large in compared(name, served)]))
+
+
+def compared(name, served):
+    pairs = (
+        [(t.change_ms, t.change_ms + t.error_ms) for t in (told(name, nccl) for nccl in settings())]
+        if served
+        else [(c.measured_ms, c.by_table[name]) for found in changes().values() for c in found.values()]
+    )
+    known = [pair for pair in pairs if pair[1] is not None]
+    return [(measured / by_table, by_table - measured, np.abs(measured) > MS) for measured, by_table in known]
 
 
 def test_intervals_of_verify_allow_for_what_all_reduces_in_a_forward_missed():
-    """Found: 0.86 to 1.10 times the predicted ones."""
-    ratios = served_ratios("in a forward")
-    assert ratios.size >= 14
-    assert IN_FORWARDS[0] < ratios[0] < 0.9
-    assert 1.05 < ratios[-1] < IN_FORWARDS[1]
+    """Found: 0.90 to 1.14 times the predicted ones in forwards; served 0.96 to 1.21, once 1.42, and the load that was disturbed."""
+    forwards, served = ratios("in a forward", False), ratios("in a forward", True)
+    assert forwards.size >= 40
+    assert IN_FORWARDS.least < forwards[0] < 0.92
+    assert 1.12 < forwards[-1] < IN_FORWARDS.most
+    assert IN_FORWARDS.least < served[1] < served[-2] < IN_FORWARDS.most < served[-1] < 1.5
+    assert served[0] < 0  # of the load that was disturbed, predicted with the other sign
 
 
-def test_intervals_of_verify_allow_for_what_all_reduces_alone_missed_but_once():
-    """Found: 0.93 to 1.82 times the predicted ones and once 2.9, served; 0.92 to 1.82 in the harness's forwards."""
-    served = served_ratios("back to back")
-    assert ALONE[0] < served[0] < 0.95
-    assert served[-2] < ALONE[1] < served[-1]
-    pairs = [forward_changes(nccl) for nccl in others()]
-    forwards = np.concatenate([(ms / by_table)[np.abs(ms) > MS] for ms, by_table in pairs])
-    assert forwards.size >= 15
-    assert ALONE[0] < forwards.min() < 0.95
-    assert 1.7 < forwards.max() < ALONE[1]
+def test_intervals_of_verify_allow_for_what_all_reduces_alone_missed():
+    """Found: 0.76 to 2.09 times the predicted ones in forwards; served 0.84 to 1.77, once 3.06, and the load that was disturbed."""
+    forwards, served = ratios("back to back", False), ratios("back to back", True)
+    assert forwards.size >= 90
+    assert ALONE.least < forwards[0] < 0.8
+    assert 2.0 < forwards[-1] < ALONE.most
+    assert ALONE.least < served[0] < served[-3] < ALONE.most < served[-2]
 
 
-def test_small_changes_of_a_forward_are_told_within_the_least_that_intervals_allow():
-    """Found: 1.5 µs an all-reduce at most by all-reduces alone, under LL in a ring and in a tree."""
-    pairs = [forward_changes(nccl) for nccl in others()]
-    found = np.concatenate(
-        [1000 * np.abs(by_table - ms)[np.abs(ms) <= MS] / SHAPE.all_reduces for ms, by_table in pairs]
-    )
-    assert found.size >= 20
-    assert 1.0 < found.max() < LEAST_MISS_US
-
-
-def others():
-    return [nccl for nccl in harness_curves() if nccl != "default"]
-
-
-def forward_changes(nccl, table="h200x2_allreduce.csv", machine="h200x2"):
-    """A forward's change from the default, measured and by a table of the harness's [ms]."""
-    known, before = harness_curves(table), harness_forwards("default", machine)
-    change = harness_forwards(nccl, machine).measured_ms - before.measured_ms
-    return change, np.asarray(forward_change_ms(known["default"], known[nccl], SHAPE, before.tokens))
+def test_small_changes_are_told_within_what_intervals_allow_an_all_reduce():
+    """Found: 4.4 and 4.7 µs at most by all-reduces alone, 1.5 and 1.0 by those in a forward."""
+    for name, allowed in (("back to back", ALONE), ("in a forward", IN_FORWARDS)):
+        most = max(misses_us(name, served)[-1] for served in (False, True))
+        assert 0.7 * allowed.us < most < allowed.us
 
 
 def test_tok_s_given_the_accept_length():
-    """Found: at most 4.5% where nothing is extrapolated, 21% where it is."""
-    errors = [abs(each.rate_told / each.rate - 1) for each in answers() if not each.flagged]
-    assert max(errors) < 0.05
+    """Found: median 2.6%, at most 6.1% but for the load that was disturbed (10.2%)."""
+    errors = np.sort([abs(each.rate_told / each.rate - 1) for each in answers()])
     assert np.median(errors) < 0.03
+    assert errors[-2] < 0.065
+    assert errors[-1] < 0.11
 
 
-@pytest.mark.parametrize("machine", ["h200x2", "h200x2b"])
+@pytest.mark.parametrize("machine", ["h200x2", "h200x2b", "h200x2c"])
 def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
     shape = read_shape(HARNESS.parent / "models" / "llama-3.1-8b.json")
     rows, kept = (
@@ -118,14 +141,7 @@ def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
     assert [{name: row[name] for name in kept[0]} for row in made] == kept
 
 
-def test_one_machines_forward_tells_the_others():
-    """Found: changes to Simple of 1.05 to 1.27 ms within 0.05 ms, 4.5%."""
-    for nccl in ("Ring-Simple", "Ring-LL"):
-        change, predicted = forward_changes(nccl, "h200x2_in_forward_allreduce.csv", "h200x2b")
-        assert np.abs(predicted - change).max() < 0.06
-
-
 def test_every_run_is_of_one_model_and_engine():
     runs = [run for nccl in (*settings(), "default", "engine-own") for run in runs_of(nccl)]
-    assert len(runs) == 41
+    assert len(runs) == 60
     assert len({(run.setup.model, run.setup.engine_version) for run in runs}) == 1
