@@ -22,6 +22,7 @@ from benchmarks import (
     accuracy_trees,
 )
 from benchmarks.groups import LONG, OWN, PUBLIC
+from benchmarks.held_out import whole
 from specsim import SpecsimError
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -75,21 +76,22 @@ or to six. What is missed, and why:
 - Long prompts from those at batch 1: a lone request's cache is read more slowly than that of 64 requests together, and what the curve
    misses at one token is read as cache. Measure long prompts at a larger batch.
 - The mixture with drafts that differ (`calibration/data/h200_served_qwen3-30b-a3b.json`): over the expert layers a part left
-  out is told within the aim or near it, and six corners tell the other eighteen rows. By the share of experts on the model card
-  alone they do not: between its corners the mixture bends twice, as experts fill and as products do. Nor does one draft tell
-  seven, by either: up to four times as many tokens as were seen, and drafts whose price hangs on one.
+  out is told within the aim or near it, and six corners tell the other eighteen rows. Without them, by the share of experts on the
+  model card, the corners do not: between them a step bends twice, as experts fill and as products do. One draft does not tell
+  seven, over the layers neither: those verify four or sixteen times as many tokens as were seen, and what a draft costs hangs on one.
 - The mixture over the harness's forwards: its own expert products are slower than the whole served step, so they are no
   floor, and fitted times a factor. Another engine's kernels are another curve.
 - The small dense model (`h200_served_qwen3-1.7b.json`) and SGLang (`h200_served_sglang_llama-3.1-8b.json`, Triton attention):
-  the aim is missed by far. Their loads scatter by {small_scatter:.1%} and {sglang_scatter:.1%} in the median, {small_scatter_most:.1%} and {sglang_scatter_most:.1%} at most, those of the
-  mixture by {mixture_scatter:.1%}. The small model's cycles do not even rise with the batch (three drafts: {small_at_4:.2f} ms at batch 4, {small_at_8:.2f} at
-  8): steps of 2 to 4 ms wait for the host, whose speed wanders, and nothing that is asked of the GPU tells that (an
-  inference: the host was not profiled). SGLang's batch 16 lies four times beyond its others, and is flagged.
+  the aim is missed by far. Their loads scatter by {small_scatter:.1%} and {sglang_scatter:.1%} in the median and {small_scatter_most:.1%} and {sglang_scatter_most:.1%} at most (standard
+  deviations of a load's mean), those of the mixture by {mixture_scatter:.1%}, and what is missed is two or three times as much. The small model's
+  cycles do not even rise with the batch (three drafts: {small_at_4:.2f} ms at batch 4, {small_at_8:.2f} at 8). Why is not known: the hosts were
+  not profiled, whose speed short steps wait for. SGLang's batch 16 lies four times beyond its others, and is flagged.
 - A curve is as good as its counts. Through powers of two alone the stack is missed by more than 1.5% at
   {coarse} tokens. Measure the counts that will be asked for.
 
 Tokens per second given each run's accept length, and break-even lengths C/t, with everything of the asked batch size
-left out. "(The measured cycle)" stands for a model's: the client's own count differs from it by as much.
+left out. "(The measured cycle)" stands for a model's: the client's own count differs from the engine's cycle by as much. (Of the
+mixture and the small model both are the client's.)
 
 {bare_answers}
 
@@ -102,10 +104,10 @@ one) and one tree, each tree in turn, over the harness's forwards of the shape (
 
 {bare_trees}
 
-The aim is missed, with a floor or without, if by less with one. Verify under a mask takes more than a forward of as
+The aim is missed, with a floor or without, if by less at the edges with one. Verify under a mask takes more than a forward of as
 many tokens, up to 32 a request not in the order of tokens, and at 60 far more: the harness's attention goes through 64 rows (tokens × query heads of a key head) at a time, and
 reads the cache again for each. Chains don't show that, and one tree shows its own. SGLang's trees are missed alike, whose loads
-scatter besides; its largest errors are a tree of 32 tokens told by one of 8. In the mixture's cycles a request's
+scatter besides; its largest errors without a floor are a tree of 32 tokens told by one of 8. In the mixture's cycles a request's
 tokens route alike, so that verify reads fewer experts than forwards of independent tokens do: those are no floor there.
 
 ## Cycle time: public figures
@@ -164,43 +166,47 @@ hard ones: there a constant ratio has the sign right about as often as a fit, wh
 ## Forward time by an all-reduce table
 
 Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs, multicast off): what a setting changes of a 32-layer
-forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens (to 64 on the second and third machine), and what tables of all-reduces
-say of it (eq. 17). The tables are of one machine (`calibration/data/h200x2c_*`, by `python -m calibration allreduce --model`):
+forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens on one machine and 1 to 64 on three others, and what tables of
+all-reduces say of it (eq. 17). Files are named as in `calibration/data`; "no attention" is
+`tests/validation/data/h200x2_forward.csv`. All tables are of `h200x2c`, by `python -m calibration allreduce --model`:
 all-reduces back to back, as nccl-tests makes them; what one adds behind a matrix product that it depends on, whose weight
 stays in the cache; the same behind products of four weights of 128 MiB in turn, which come from memory ("cold"); and what the
-forward took longer with its all-reduces, over their number. The fourth machine's forward has no attention
-(`tests/validation/data/h200x2_forward.csv`). Within 15% or 0.1 ms is the aim.
+forward took longer with its all-reduces, over their number. Within 15% or 0.1 ms is the aim.
 
 {all_reduce}
 
-Behind cold products {cold_within} of {cold_of} changes are told so, in a forward {forward_within} of {forward_of} (no machine by its own), back to back
-{alone_within} of {alone_of}. So what a forward pays for is that its weights come from memory between two all-reduces: a Simple all-reduce takes
-{extra_alone:.1f} µs more in it than back to back says, beside the default, and {extra_cold:.1f} µs more than behind cold products. LL and the default do not
-mind. Where all-reduces back to back fall short, up to {fall_short:.2f} times their change was measured; intervals of settings that were
-never run allow for that. What `specsim comm` should be given is the table in a forward, or, without a forward, the one
-behind cold products.
+Back to back tells {alone_within} of {alone_of} changes so, behind cold products {cold_within}. Of the {forward_of} changes for which another machine's
+forward was asked it tells {forward_within}, cold products tell {cold_of_forward}, back to back {alone_of_forward}; LL128, Tree-Simple and more than 64 tokens are not among those. So what
+single all-reduces leave out is that weights come from memory between two of them. Up to {few} tokens, where the default is LL,
+an all-reduce takes more in its forward than its table says, beside the default's, by:
+
+{extras}
+
+LL is the same everywhere; Simple and LL128 are dearer where weights come from memory, in a ring as in a tree. Up to
+{fall_short:.2f} times what back to back says was measured; intervals of settings that were never run allow for that. Give `specsim comm` the
+table in a forward or, without a forward, the one behind cold products.
 
 ## Served over two GPUs, by NCCL setting
 
 vLLM 0.24.0 with EAGLE-3 over two H200s with NVLink, without its own all-reduce: plain decode, 3 and 5 drafts at batch 1 to 64
-(`calibration/data/h200x2_served_llama-3.1-8b.json`, by `python -m calibration serve --tensor-parallel 2`, on three machines).
-The fit saw the twelve runs under NCCL's default. All other settings are the default's times moved by eq. 17, with all-reduces that were
-measured on yet another machine of that kind; none of their runs was seen.
+(`calibration/data/h200x2_served_llama-3.1-8b.json`, by `python -m calibration serve --tensor-parallel 2`; its three starts were
+on three machines). The fit saw the twelve runs under NCCL's default. All other settings are the default's times moved by eq. 17, with
+all-reduces of `h200x2c`, which was the second of those; none of their runs was seen.
 
 {tensor_parallel}
 
 A change within 15% or 0.2 ms is the aim. All-reduces measured in a forward tell {felt_within} of {felt_of} changes so, those behind cold
-products {warm_within}, those back to back {table_within}, Simple hardly ever. No message lies outside the tables; logits are gathered beyond
-them in {logits_beyond} times (as half an all-reduce, along its last slope), which is flagged. What is missed in a forward: one load was
-disturbed (Ring-LL, 5 drafts at batch 4: its own parts scatter by {disturbed:.1%}, the median load's by {usual:.1%}), and without peer
-access two short changes under 5 drafts are a sixth to a third larger than told; there cycles change by more than their all-reduces, by
-what is not known.
+products {warm_within}, those back to back {table_within}. No message lies outside the tables; logits are gathered beyond them in {logits_beyond} of
+the {felt_of} (as half an all-reduce, along its last slope), which is flagged. What is missed in a forward: without peer access two changes under 5
+drafts are {short_least:.0%} and {short_most:.0%} larger than told, where changes under drafts are larger than told at every batch size; why is not known.
+And one load stands out: Ring-LL with 5 drafts at batch 4, dearer than told where Ring-LL and the default are alike. Its parts scatter
+by {out:.1%}, those of other loads below 64 requests by {out_most:.1%} at most and {usual:.1%} in the median; that it was disturbed is an inference.
 
 {tensor_parallel_answers}
 
 "Told" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05 tokens is the aim: by moved
-runs {moved_close} of {moved_of} are, the others 5 drafts without peer access (and 3 at batch 64) within {moved_last:.2f}, and the disturbed load; the
-fit tells {told_close}, within {told_last:.2f} but for that load, since it takes the default's cycles for a line that they are not. Without peer
+runs {moved_close} of {moved_of} are, the others but the load that stands out within {moved_last:.2f}, all of them without peer access. The fit tells {told_close},
+within {told_last:.2f} but for that load, since it takes the default's cycles for a line that they are not. Without peer
 access ("nop2p") messages cost by their bytes: the more requests there are, the more accepted tokens drafts need.
 
 What the engine's own all-reduce saves is measured, since no table of NCCL's can tell it:
@@ -246,24 +252,8 @@ def page() -> str:
     """The page's text, from data and code as they stand."""
     own, long, public = (accuracy_cost.results(groups) for groups in (OWN, (LONG,), PUBLIC))
     drafters = accuracy_acceptance.public_groups()
-    extras = accuracy_allreduce.extras_of_simple()
-    felt, warm, back_to_back = (accuracy_tensor_parallel.within(name) for name in accuracy_tensor_parallel.TABLES)
-    alone, _, cold, in_forwards = (accuracy_allreduce.within(name) for name in accuracy_allreduce.TABLES)
-    mixture, small, sglang = (accuracy_bare.load_scatter(name) for name in
-                              (accuracy_bare.MIXTURE, accuracy_bare.SMALL, accuracy_bare.SGLANG))  # fmt: skip
-    small_at = {int(run.workload.batch_size): run.figures["cycle_ms"].best
-                for run in accuracy_bare.harness_served(accuracy_bare.SMALL).runs
-                if run.spec is not None and run.spec.num_steps == 3}  # fmt: skip
-    disturbed, usual = accuracy_tensor_parallel.scatter(accuracy_tensor_parallel.DISTURBED)
-    moved, told = (accuracy_tensor_parallel.close(name) for name in ("length_moved", "length_told"))
     return HEAD.format(
         own=accuracy_cost.held_table([*own, *long]),
-        bare=accuracy_bare.cycle_table(),
-        bare_answers=accuracy_bare.answers_table(),
-        bare_trees=accuracy_trees.tree_table(),
-        coarse=accuracy_bare.of_powers_of_two(),
-        scatter_low=accuracy_bare.scatter(1, 144),
-        scatter_high=accuracy_bare.scatter(192, 512),
         rows=sum(len(group.runs.runs) for group in PUBLIC),
         groups=len(PUBLIC),
         public=accuracy_cost.held_table(public),
@@ -274,41 +264,83 @@ def page() -> str:
         lengths=sum(len(group) for group in drafters.values()),
         drafters=len(drafters),
         acceptance=accuracy_acceptance.table(),
-        all_reduce=accuracy_allreduce.table(),
-        fall_short=accuracy_allreduce.fall_short(),
-        extra_alone=extras[0],
-        extra_cold=extras[1],
-        alone_within=alone[0],
-        alone_of=alone[1],
-        cold_within=cold[0],
-        cold_of=cold[1],
-        forward_within=in_forwards[0],
-        forward_of=in_forwards[1],
-        mixture_scatter=mixture[0],
-        small_scatter=small[0],
-        small_scatter_most=small[1],
-        sglang_scatter=sglang[0],
-        sglang_scatter_most=sglang[1],
-        small_at_4=small_at[4],
-        small_at_8=small_at[8],
-        tensor_parallel=accuracy_tensor_parallel.table(),
-        tensor_parallel_answers=accuracy_tensor_parallel.answers_table(),
-        own_all_reduce=accuracy_tensor_parallel.own_table(),
-        logits_beyond=accuracy_tensor_parallel.beyond("in a forward", "logits_bytes"),
-        felt_within=felt[0],
-        felt_of=felt[1],
-        warm_within=warm[0],
-        table_within=back_to_back[0],
-        disturbed=disturbed,
-        usual=usual,
-        moved_close=moved[0],
-        moved_of=moved[1],
-        told_close=told[0],
-        moved_last=accuracy_tensor_parallel.furthest("length_moved")[1],
-        told_last=accuracy_tensor_parallel.furthest("length_told")[1],
         serving=accuracy_serving.table(),
         apart=accuracy_serving.APART_MS,
+        **_over_bare_forwards(),
+        **_by_all_reduces(),
+        **_over_two_gpus(),
     )
+
+
+def _over_bare_forwards() -> dict[str, object]:
+    """What the section on bare forwards says."""
+    names = (accuracy_bare.MIXTURE, accuracy_bare.SMALL, accuracy_bare.SGLANG)
+    mixture, small, sglang = (accuracy_bare.load_scatter(name) for name in names)
+    at_4, at_8 = (
+        accuracy_bare.harness_served(accuracy_bare.SMALL).run(f"4 draft tokens default {b}x128") for b in (4, 8)
+    )
+    return {
+        "bare": accuracy_bare.cycle_table(),
+        "bare_answers": accuracy_bare.answers_table(),
+        "bare_trees": accuracy_trees.tree_table(),
+        "coarse": accuracy_bare.of_powers_of_two(),
+        "scatter_low": accuracy_bare.scatter(1, 144),
+        "scatter_high": accuracy_bare.scatter(192, 512),
+        "mixture_scatter": mixture[0],
+        "small_scatter": small[0],
+        "small_scatter_most": small[1],
+        "sglang_scatter": sglang[0],
+        "sglang_scatter_most": sglang[1],
+        "small_at_4": whole(at_4).best,
+        "small_at_8": whole(at_8).best,
+    }
+
+
+def _by_all_reduces() -> dict[str, object]:
+    """What the section on forwards by tables of all-reduces says."""
+    alone, _, cold, _ = (accuracy_allreduce.within(name) for name in accuracy_allreduce.TABLES)
+    asked = [accuracy_allreduce.within(name, "in a forward") for name in accuracy_allreduce.TABLES]
+    return {
+        "all_reduce": accuracy_allreduce.table(),
+        "extras": accuracy_allreduce.extras_table(),
+        "few": accuracy_allreduce.FEW,
+        "fall_short": accuracy_allreduce.fall_short(),
+        "alone_within": alone[0],
+        "alone_of": alone[1],
+        "cold_within": cold[0],
+        "alone_of_forward": asked[0][0],
+        "cold_of_forward": asked[2][0],
+        "forward_within": asked[3][0],
+        "forward_of": asked[3][1],
+    }
+
+
+def _over_two_gpus() -> dict[str, object]:
+    """What the section on servers over two GPUs says."""
+    felt, warm, back_to_back = (accuracy_tensor_parallel.within(name) for name in accuracy_tensor_parallel.TABLES)
+    moved, told = (accuracy_tensor_parallel.close(name) for name in ("length_moved", "length_told"))
+    out, out_most, usual = accuracy_tensor_parallel.scatter()
+    short = accuracy_tensor_parallel.short_of("nop2p")
+    return {
+        "tensor_parallel": accuracy_tensor_parallel.table(),
+        "tensor_parallel_answers": accuracy_tensor_parallel.answers_table(),
+        "own_all_reduce": accuracy_tensor_parallel.own_table(),
+        "logits_beyond": accuracy_tensor_parallel.beyond("in a forward", "logits_bytes"),
+        "felt_within": felt[0],
+        "felt_of": felt[1],
+        "warm_within": warm[0],
+        "table_within": back_to_back[0],
+        "short_least": min(short),
+        "short_most": max(short),
+        "out": out,
+        "out_most": out_most,
+        "usual": usual,
+        "moved_close": moved[0],
+        "moved_of": moved[1],
+        "told_close": told[0],
+        "moved_last": accuracy_tensor_parallel.furthest("length_moved")[1],
+        "told_last": accuracy_tensor_parallel.furthest("length_told")[1],
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.groups import DATA
+from benchmarks.held_out import span
 from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.step_change import Shape, forward_change_ms, forward_ms
 from specsim.quantities import BoolArray, FloatArray
@@ -21,6 +22,8 @@ from specsim.runs.allreduce_files import load_allreduce
 
 HARNESS = Path(__file__).parents[1] / "calibration" / "data"
 SHAPE = Shape(layers=32, hidden_size=4096)
+TABLES_OF = "h200x2c"
+"""The machine whose all-reduces are asked: measured under most settings, to the largest messages."""
 TABLE, SETTINGS = "h200x2_allreduce.csv", ("default", "Ring-Simple")
 
 
@@ -53,45 +56,55 @@ def _read(path: Path, nccl: str) -> Forwards:
     return Forwards(*(np.array([float(row[name]) for row in rows]) for name in ("tokens", "with_ms", "without_ms")))
 
 
-def harness_curves(table: str = "allreduce", machine: str = "h200x2c") -> dict[str, MeasuredCurve]:
+def harness_curves(table: str = "allreduce") -> dict[str, MeasuredCurve]:
     """The calibration harness's curves by setting, those in CUDA graphs: back to back unless another table is named."""
-    settings = load_allreduce([(None, HARNESS / f"{machine}_{table}.csv")]).settings()
+    settings = load_allreduce([(None, HARNESS / f"{TABLES_OF}_{table}.csv")]).settings()
     return {s.label.removesuffix(", graph"): s.curve for s in settings if not s.label.endswith(", eager")}
 
 
-def harness_forwards(nccl: str, machine: str = "h200x2c") -> Forwards:
+def harness_forwards(nccl: str, machine: str = TABLES_OF) -> Forwards:
     """The harness's forwards under a setting, with attention."""
     return _read(HARNESS / f"{machine}_forward_llama-3.1-8b.csv", nccl)
 
 
 def fall_short() -> float:
     """The largest measured change over the table's, where the table's is a tenth of a millisecond or more."""
-    known, before = harness_curves(), harness_forwards("default")
-    ratios = [_changes(known, before, harness_forwards(nccl), nccl) for nccl in known if nccl != "default"]
-    pairs = [pair for measured, told in ratios for pair in zip(measured, told, strict=True) if abs(pair[1]) >= 0.1]
-    return max(float(measured / told) for measured, told in pairs)
+    pairs = [(told.measured_ms, told.by_table["back to back"]) for told in changes()[TABLES_OF].values()]
+    ratios = [
+        measured[large] / by_table[large] for measured, by_table in pairs if (large := np.abs(by_table) >= 0.1).any()
+    ]
+    return float(np.concatenate(ratios).max())
 
 
-def _changes(
-    known: dict[str, MeasuredCurve], before: Forwards, after: Forwards, nccl: str
-) -> tuple[FloatArray, FloatArray]:
-    """The change from the default to a setting, measured and by the table [ms], shape (n,) each."""
-    told = np.asarray(forward_change_ms(known["default"], known[nccl], SHAPE, before.tokens))
-    return after.measured_ms - before.measured_ms, told
+def extras_us(
+    known: dict[str, MeasuredCurve], of: Callable[[str], Forwards] = harness_forwards
+) -> dict[str, FloatArray]:
+    """What an all-reduce takes more in a forward than its table says, beside the default's [µs], by setting, shape (n,)."""
+    default = of("default")
+    short = default.errors_ms(known["default"])
+    found = {nccl: of(nccl) for nccl in known if nccl != "default"}
+    each = {nccl: short - forwards.errors_ms(known[nccl]) for nccl, forwards in found.items() if forwards.tokens.size}
+    return {nccl: 1000.0 * short[default.tokens <= FEW] / SHAPE.all_reduces for nccl, short in each.items()}
 
 
-def extra_of_simple_us(known: dict[str, MeasuredCurve], default: Forwards, simple: Forwards) -> float:
-    """What an all-reduce under Ring-Simple takes more in a forward than its table says, beside the default's [µs], mean."""
-    short = default.errors_ms(known["default"]) - simple.errors_ms(known["Ring-Simple"])
-    return float(1000.0 * short.mean() / SHAPE.all_reduces)
+FEW = 128
+"""Tokens up to which the default stays LL, so that what it lacks itself is small."""
 
 
-def extras_of_simple() -> tuple[float, float]:
-    """That extra by the harness's all-reduces: back to back, and after products whose weights come from memory."""
-    default, simple = (harness_forwards(nccl) for nccl in SETTINGS)
-    tables = (harness_curves(table) for table in ("allreduce", "after_cold_allreduce"))
-    back_to_back, cold = (extra_of_simple_us(known, default, simple) for known in tables)
-    return back_to_back, cold
+def extras_table() -> str:
+    """A line for each setting: what its all-reduces lack back to back and behind cold products, up to FEW tokens."""
+    alone, cold = (extras_us(harness_curves(TABLES[name])) for name in ("back to back", "after a cold product"))
+    lines = ["| setting | an all-reduce takes more than back to back | mean | than after a cold product | mean |",
+             "|---|--:|--:|--:|--:|"]  # fmt: skip
+    for nccl in alone:
+        cells = (f"{us.min():+.1f} to {us.max():+.1f} µs | {us.mean():+.1f} µs" for us in (alone[nccl], cold[nccl]))
+        lines.append(f"| {nccl} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _by_table(known: dict[str, MeasuredCurve], nccl: str, tokens: FloatArray) -> FloatArray:
+    """The change of forwards from the default to a setting by a table [ms], shape (n,)."""
+    return np.asarray(forward_change_ms(known["default"], known[nccl], SHAPE, tokens))
 
 
 def _within(measured: FloatArray, told: FloatArray) -> BoolArray:
@@ -119,7 +132,7 @@ def table() -> str:
     for machine, found in changes().items():
         for nccl, told in found.items():
             cells = (_cells(told.measured_ms, told.by_table[name]) for name in TABLES)
-            lines.append(f"| {machine} | {nccl} | {_span(told.measured_ms)} | {' | '.join(cells)} |")
+            lines.append(f"| {machine} | {nccl} | {span(told.measured_ms)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -131,12 +144,16 @@ class Changed:
     by_table: dict[str, FloatArray | None]
 
 
+NO_ATTENTION = "no attention"
+
+
 def changes() -> dict[str, dict[str, Changed]]:
-    """By machine and setting the changes of forwards from the default's: the machine of the tables, then the others."""
-    machines = {"the tables' machine": "h200x2c", "a second": "h200x2", "a third": "h200x2b"}
-    found = {name: _changes_of(partial(harness_forwards, machine=machine), name.startswith("the"))
-             for name, machine in machines.items()}  # fmt: skip
-    return {**found, "a fourth, no attention": _changes_of(forwards, False)}
+    """By machine and setting the changes of forwards from the default's: the tables' machine, then the others."""
+    machines = (TABLES_OF, "h200x2", "h200x2b")
+    found = {
+        machine: _changes_of(partial(harness_forwards, machine=machine), machine == TABLES_OF) for machine in machines
+    }
+    return {**found, NO_ATTENTION: _changes_of(forwards, False)}
 
 
 def _changes_of(measured: Callable[[str], Forwards], own: bool) -> dict[str, Changed]:
@@ -146,30 +163,25 @@ def _changes_of(measured: Callable[[str], Forwards], own: bool) -> dict[str, Cha
     return {
         nccl: Changed(
             after.measured_ms - before.measured_ms,
-            {name: None if own and name == "in a forward" else _changes(curves, before, after, nccl)[1]
-             for name, curves in known.items()},
+            {name: None if own and name == "in a forward" else _by_table(table, nccl, before.tokens)
+             for name, table in known.items()},
         )
         for nccl, after in found.items() if after.tokens.size
     }  # fmt: skip
 
 
-def within(name: str) -> tuple[int, int]:
-    """Of how many changes how many a table tells within the aim."""
-    pairs = [(told.measured_ms, by_table) for found in changes().values() for told in found.values()
-             if (by_table := told.by_table[name]) is not None]  # fmt: skip
-    hits = np.concatenate([_within(*pair) for pair in pairs])
-    return int(hits.sum()), hits.size
+def within(name: str, of: str = "back to back") -> tuple[int, int]:
+    """Of how many changes that the table `of` tells how many a table tells within the aim."""
+    told = [each for found in changes().values() for each in found.values() if each.by_table[of] is not None]
+    hits = [_within(each.measured_ms, by_table) for each in told if (by_table := each.by_table[name]) is not None]
+    return sum(int(each.sum()) for each in hits), sum(each.size for each in hits)
 
 
 def _cells(measured: FloatArray, by_table: FloatArray | None) -> str:
     if by_table is None:
         return "– | –"
-    return f"{_span(by_table - measured)} | {_within(measured, by_table).sum()} of {measured.size}"
-
-
-def _span(values: FloatArray) -> str:
-    return f"{values.min():+.2f} to {values.max():+.2f} ms"
+    return f"{span(by_table - measured)} | {_within(measured, by_table).sum()} of {measured.size}"
 
 
 if __name__ == "__main__":
-    print(table())
+    print(table(), extras_table(), sep="\n\n")

@@ -24,6 +24,7 @@ from benchmarks.held_out import (
     measured,
     plain_steps,
     predicted,
+    scatters,
     shape,
     splits,
     summed_up,
@@ -323,9 +324,8 @@ def of_powers_of_two() -> str:
 
 
 def load_scatter(name: str) -> tuple[float, float]:
-    """What the harness's loads scatter by over their times: median and largest."""
-    figures = [run.figures["decode_ms" if run.spec is None else "cycle_ms"] for run in harness_served(name).runs]
-    spreads = [figure.relative_spread for figure in figures]
+    """Relative standard deviation of the harness's loads: median and largest."""
+    spreads = list(scatters(harness_served(name).runs).values())
     return float(np.median(spreads)), max(spreads)
 
 

@@ -12,7 +12,8 @@ from functools import cache
 import numpy as np
 
 from benchmarks.accuracy_allreduce import HARNESS, harness_curves
-from benchmarks.held_out import time_ms
+from benchmarks.accuracy_allreduce import TABLES as ALL_REDUCES
+from benchmarks.held_out import scatters, span, time_ms, whole
 from specsim import CostModel, Run, break_even, evaluate, fit, load_runs
 from specsim.cost.derived import DerivedSetting
 from specsim.cost.step_change import Shape
@@ -21,8 +22,9 @@ from specsim.quantities import BoolArray, FloatArray
 from specsim.runs.run import RunSet
 
 BASE, OWN = "default", "engine-own"
-DISTURBED = "6 draft tokens Ring-LL 4x128"
-"""A load whose steps scattered several times as much as others'."""
+STANDS_OUT = "6 draft tokens Ring-LL 4x128"
+"""A load that took longer than its neighbours under the same setting and under the default, and scattered more."""
+_MANY = 64  # requests, among which steps scatter more in any load
 TARGET, DRAFT = Shape(32, 4096, vocab_size=128256), Shape(1, 4096, vocab_size=32000)
 SHARE, MS, TOKENS = 0.15, 0.2, 0.05
 """What is aimed at: a change's error over it or in ms, a break-even length's in tokens."""
@@ -65,18 +67,14 @@ def runs_of(nccl: str) -> tuple[Run, ...]:
     return tuple(run for run in served().runs if run.nccl == nccl)
 
 
-TABLES = {
-    "in a forward": "in_forward_allreduce",
-    "after a cold product": "after_cold_allreduce",
-    "back to back": "allreduce",
-}
+TABLES = ("in a forward", "after a cold product", "back to back")
 """All-reduces by how they were measured, on another machine of the kind than the servers'."""
 
 
 @cache
 def model_of(name: str) -> CostModel:
     """A fit to the base setting's runs that knows the other settings by one of the tables (eq. 17)."""
-    known = harness_curves(TABLES[name])
+    known = harness_curves(ALL_REDUCES[name])
     model = fit(RunSet(runs_of(BASE), model_card=served().model_card)).model
     for nccl in settings():
         model = model.with_setting(DerivedSetting(nccl, BASE, known[BASE], known[nccl], TARGET, DRAFT))
@@ -92,13 +90,13 @@ def settings() -> list[str]:
 def told(name: str, nccl: str) -> Told:
     """What a table says of a setting's runs, beside what was measured of them and of the base's."""
     model = model_of(name)
-    under = {_place(run): _time(run) for run in runs_of(BASE)}
+    under = {_place(run): whole(run).best for run in runs_of(BASE)}
     runs = tuple(run for run in runs_of(nccl) if _place(run) in under)
     here, there = _predicted(model, runs), _predicted(model, runs_of(BASE))
     base = {_place(run): there[run.id] for run in runs_of(BASE)}
     return Told(
         runs,
-        np.array([_time(run) for run in runs]),
+        np.array([whole(run).best for run in runs]),
         np.array([under[_place(run)] for run in runs]),
         np.array([here[run.id] for run in runs]),
         np.array([base[_place(run)] for run in runs]),
@@ -107,10 +105,6 @@ def told(name: str, nccl: str) -> Told:
 
 def _place(run: Run) -> tuple[int, int]:
     return int(run.workload.batch_size), 1 if run.spec is None else int(run.spec.num_draft_tokens)
-
-
-def _time(run: Run) -> float:
-    return run.figures["decode_ms" if run.spec is None else "cycle_ms"].best
 
 
 def _predicted(model: CostModel, runs: tuple[Run, ...]) -> dict[str, float]:
@@ -132,6 +126,10 @@ def beyond(name: str, what: str) -> int:
 # -- tables --------------------------------------------------------------------------------------------------------------
 
 
+SAID = 3
+"""So many runs that are missed are named; more are counted."""
+
+
 def table() -> str:
     """A line for each table and setting."""
     lines = [
@@ -144,23 +142,15 @@ def table() -> str:
             off = [_named(run) for run, well in zip(found.runs, found.within, strict=True) if not well]
             said = ", ".join(off) if len(off) <= SAID else f"{len(off)} times"
             lines.append(
-                f"| {name} | {nccl} | {_span(found.change_ms)} | {_span(found.error_ms)} |"
+                f"| {name} | {nccl} | {span(found.change_ms)} | {span(found.error_ms)} |"
                 f" {found.within.sum()} of {found.within.size} | {said or '–'} |"
             )
     return "\n".join(lines)
 
 
-SAID = 3
-"""So many runs that are missed are named; more are counted."""
-
-
 def _named(run: Run) -> str:
     batch, width = _place(run)
     return f"{'plain' if width == 1 else f'{width - 1} drafts'} at batch {batch}"
-
-
-def _span(values: FloatArray) -> str:
-    return f"{values.min():+.2f} to {values.max():+.2f} ms"
 
 
 @dataclass(frozen=True)
@@ -187,7 +177,7 @@ def answers() -> tuple[Answer, ...]:
 
 def _answers(model: CostModel, found: Told) -> Iterator[Answer]:
     moved = dict(zip(map(_place, found.runs), found.base_ms + found.change_ms + found.error_ms, strict=True))
-    measured = {_place(run): _time(run) for run in found.runs}
+    measured = {_place(run): whole(run).best for run in found.runs}
     for run in sorted(found.runs, key=_place):
         batch, width = _place(run)
         if run.spec is not None:
@@ -220,7 +210,7 @@ def answers_table() -> str:
 
 def own_table() -> str:
     """The engine's own all-reduce beside NCCL's default: no table of NCCL's tells it, so both are measured."""
-    default, own = ({_place(run): _time(run) for run in runs_of(nccl)} for nccl in (BASE, OWN))
+    default, own = ({_place(run): whole(run).best for run in runs_of(nccl)} for nccl in (BASE, OWN))
     lines = [
         "| batch | plain, NCCL | own | 3 drafts, NCCL | own | 5 drafts, NCCL | own | L* of 3, NCCL | own | L* of 5, NCCL | own |",
         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
@@ -252,11 +242,18 @@ def furthest(figure: str) -> tuple[float, float]:
     return largest, last
 
 
-def scatter(run_id: str) -> tuple[float, float]:
-    """What a load's time scatters by over it, and the median of all loads'."""
-    figures = {run.id: run.figures["decode_ms" if run.spec is None else "cycle_ms"] for run in served().runs}
-    found = {name: figure.relative_spread for name, figure in figures.items()}
-    return found[run_id], float(np.median(list(found.values())))
+def short_of(nccl: str) -> list[float]:
+    """By how much of what is told in a forward the changes are larger that are not within the aim."""
+    found = told("in a forward", nccl)
+    return list((-found.error_ms / (found.change_ms + found.error_ms))[~found.within])
+
+
+def scatter() -> tuple[float, float, float]:
+    """Relative standard deviation of the load that stands out; largest and median of others of as many requests or fewer."""
+    small = [run for run in served().runs if run.workload.batch_size < _MANY]
+    found = scatters(small)
+    out = found.pop(STANDS_OUT)
+    return out, max(found.values()), float(np.median(list(found.values())))
 
 
 def _length_errors(figure: str) -> list[float]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from specsim import BareForwards, Run, SpecsimError, evaluate, fit
 from specsim.evaluation import Comparison
-from specsim.runs.run import RunSet
+from specsim.quantities import FloatArray
+from specsim.runs.run import Figure, RunSet
 
 Part = Callable[[Run], Hashable]
 """The part of the runs that one is left out with; None for a run that is never left out."""
@@ -125,6 +126,16 @@ def time_ms(run: Run, figure: str, value: float) -> float:
         return value
     length = 1.0 if run.spec is None else run.figures["accept_length"].best
     return float(run.workload.batch_size) * length * 1000.0 / value
+
+
+def whole(run: Run) -> Figure:
+    """A run's cycle, or its step of plain decode."""
+    return run.figures["decode_ms" if run.spec is None else "cycle_ms"]
+
+
+def scatters(runs: Iterable[Run]) -> dict[str, float]:
+    """Relative standard deviation of each run's time, from what its parts lie apart."""
+    return {run.id: whole(run).relative_spread for run in runs}
 
 
 def measured(run: Run) -> dict[str, float]:
@@ -252,6 +263,11 @@ def summed_up(errors: Iterable[float]) -> str:
     if not errors:
         return "– | – | –"
     return f"{np.median(errors):.1%} | {np.quantile(errors, 0.95):.1%} | {max(errors):.1%}"
+
+
+def span(values: FloatArray) -> str:
+    """Least and largest of some milliseconds, with their signs."""
+    return f"{values.min():+.2f} to {values.max():+.2f} ms"
 
 
 def inside_the_range(held: Iterable[Held]) -> str:

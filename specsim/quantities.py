@@ -23,7 +23,7 @@ LEVEL = 0.90
 CONTEXT_TOLERANCE = 160
 """Contexts closer than this many tokens count as alike: reading 128 tokens of KV cache took 4 µs of a 5.8 ms
 cycle (8B dense model, one H200, vLLM 0.24, measured 2026-11-29); a plain run and a speculative one of the
-same server rarely have the same mean context. Loads of equal length on one server lay up to 138 tokens apart, where the slow
+same server rarely have the same mean context. Loads of equal length in one file lay up to 138 tokens apart, since the slow
 ones saw the beginnings of their answers alone (calibration/data/h200_served_qwen3-30b-a3b.json)."""
 
 

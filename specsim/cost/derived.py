@@ -27,8 +27,9 @@ ALONE, IN_FORWARDS = Allowed(0.75, 2.1, 5.0), Allowed(0.8, 1.25, 2.0)
 """What intervals allow for, by how all-reduces were measured: alone, or in forwards.
 
 Two H200s with NVLink, messages within the tables (docs/accuracy.md, tests/validation/test_tensor_parallel.py). Changes of 0.2 ms
-or more of forwards and of a server were 0.76 to 2.09 times what all-reduces back to back say (once 3.1), and 0.90 to 1.21
-times what those in forwards say (once 1.4); smaller ones were off by 4.7 and 1.5 µs an all-reduce at most.
+or more of forwards and of a server were 0.76 to 2.09 times what all-reduces back to back say, and 0.90 to 1.21 times what
+those in forwards say; smaller ones were off by 4.7 and 1.5 µs an all-reduce at most. Outside lay one of a server each (3.1 times
+and 1.4 times), and a load that stands out by either.
 """
 
 _COMMUNICATING = ("verify", "draft", "extend", "decode")

@@ -23,7 +23,7 @@ OVERLAPS = (0.25, 0.5, 0.75)
 
 _WORTH = 6.0  # AICc that more than a line must gain: the best of dozens of forms gains some by chance
 _AS_GOOD = 4.0  # AICc within which a form cannot be excluded (Burnham and Anderson's "considerably less" begins there)
-_ALIKE = 6  # digits of an AICc to which two forms are the same: a phase of two counts fits any two coefficients
+_ALIKE = 1e-6  # AICc within which two forms fit alike: any two coefficients fit a phase of two counts
 _CHANCE = 0.01  # chance, with no such term, of passing for one more coefficient where there is no AICc
 _RUNNERS_UP = 3
 _MOST_SHAPES = 5
@@ -66,7 +66,7 @@ def choose(
     """The form that the runs ask for, and the others that they cannot exclude, best first (eq. 13).
 
     More than a line is taken only where AICc gains _WORTH over it and configurations left out are predicted better.
-    Of forms that fit alike the one with the experts in more phases: verify and plain decode read the same ones. `shares` are
+    Of forms that fit alike the one with experts in most phases: verify and plain decode read the same ones. `shares` are
     expert shares to try; a single one is known from a model card.
     """
     line = _form(base, base, seen, "line")
@@ -74,7 +74,8 @@ def choose(
     found = [_form(base, (*base, *subset), seen, _named(subset)) for subset in _searched(base, pool, seen)]
     forms = [line, *found, *_swapped(base, seen, shares), *_curves(base, seen), *_padded(base, seen)]
     better = [form for form in forms if form.aicc < line.aicc - _WORTH and form.predicts_better(line)]
-    presumed = min(better, key=lambda form: (round(form.aicc, _ALIKE), -_covered(form)), default=line)
+    least = min((form.aicc for form in better), default=np.inf)
+    presumed = max((form for form in better if form.aicc <= least + _ALIKE), key=_covered, default=line)
     return _ranked(forms, presumed, len(seen), saturated(seen, shares))
 
 

@@ -26,7 +26,7 @@ MICROBENCHMARK = (
     " H200s within 0.05 ms under NCCL's default (LL), and 0.26 to 0.41 ms too little under Simple; behind products whose"
     " weights come from memory it is nearer, and made in a forward it holds (python -m calibration allreduce --model)"
 )
-"""Measured 2026-11-29, NCCL 2.28.9; tests/validation/test_allreduce_forward.py budgets it."""
+"""Measured 2026-11-29 and 30, NCCL 2.28.9; tests/validation/test_allreduce_forward.py budgets it."""
 
 _CORRECTION_SAID = 0.05  # relative: a monotone curve that is further than this from its table is worth a word
 

@@ -130,7 +130,7 @@ def test_setups_that_differ_are_refused_by_name_and_labelled_when_allowed():
     assert break_even(model, chain(6), ONE, "s").mixed == ("cuda_graph",)
 
 
-@pytest.mark.parametrize(("gap", "alike"), [(128, True), (129, False)])
+@pytest.mark.parametrize(("gap", "alike"), [(160, True), (161, False)])
 def test_contexts_count_as_alike_within_the_tolerance(gap, alike):
     runs = [
         replace(run("a", 1, 6, verify_ms=30.0), workload=Workload(1, 1000 + gap)),

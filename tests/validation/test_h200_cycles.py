@@ -104,7 +104,7 @@ def test_without_a_card_that_states_experts_a_few_runs_are_a_line():
 
 
 def test_experts_that_plain_decode_asks_for_are_verifys_too():
-    """Plain decode at six batch sizes and seven drafts at two: a line between those was off by 31% in the median, 96% at most."""
+    """Does not reach 1%, but a line is no form for it: found median 23%, at most 30%, seven drafts known at two batch sizes."""
 
     def seen_of(run):
         return run.spec is None or (run.spec.num_draft_tokens == 8 and run.workload.batch_size in (1, 64))
@@ -113,14 +113,15 @@ def test_experts_that_plain_decode_asks_for_are_verifys_too():
     assert {c.name for c in fit(seen).model.coefficients} >= {"verify_coverage_ms", "decode_coverage_ms"}
     errors = [h.error for h in predicted(seen, unseen)]
     assert len(errors) == 16
+    assert np.median(errors) < 0.27
     assert max(errors) < 0.35
 
 
 @pytest.mark.parametrize(
     ("name", "floor", "least", "most"), [(SMALL, SMALL, 0.02, 0.06), (SGLANG, "llama-3.1-8b", 0.015, 0.04)]
 )
-def test_what_the_hosts_speed_decides_is_told_within_what_it_scatters_by(name, floor, least, most):
-    """Does not reach 1%. Found: a configuration left out median 4.3 and 2.6%, by loads that scatter by 1.6 and 1.9%."""
+def test_loads_that_scatter_by_percents_are_not_told_to_one(name, floor, least, most):
+    """Found: a configuration left out median 4.3 and 2.6% (over the harness's forwards 4.8 and 2.8), of loads that scatter by 1.6 and 1.9%."""
     usual, _ = load_scatter(name)
     assert usual > 0.01
     for bare in (None, harness(floor)):

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.accuracy_allreduce import HARNESS, changes
 from benchmarks.accuracy_tensor_parallel import (
-    DISTURBED,
     MS,
+    STANDS_OUT,
     TABLES,
     TOKENS,
     answers,
@@ -23,6 +23,7 @@ from benchmarks.accuracy_tensor_parallel import (
     runs_of,
     scatter,
     settings,
+    short_of,
     told,
     within,
 )
@@ -46,14 +47,13 @@ def test_nothing_lies_outside_the_tables_but_logits():
 
 
 def test_changes_that_are_missed():
-    """One load that was disturbed, by 0.5 ms; without peer access two by less than a third."""
-    missed = {run.id: (error, change) for nccl in settings() for found in [told("in a forward", nccl)]
-              for run, error, change, well in zip(found.runs, found.error_ms, found.change_ms, found.within, strict=True)
-              if not well}  # fmt: skip
-    assert set(missed) == {DISTURBED, "6 draft tokens nop2p 1x128", "6 draft tokens nop2p 4x128"}
-    assert all(abs(error) < 0.34 * change for name, (error, change) in missed.items() if name != DISTURBED)
-    disturbed, usual = scatter(DISTURBED)
-    assert disturbed > 4 * usual
+    """One load that stands out, by 0.5 ms; without peer access two, 18 and 42% larger than told."""
+    found = (told("in a forward", nccl) for nccl in settings())
+    missed = [run.id for each in found for run, well in zip(each.runs, each.within, strict=True) if not well]
+    assert set(missed) == {STANDS_OUT, "6 draft tokens nop2p 1x128", "6 draft tokens nop2p 4x128"}
+    assert sorted(short_of("nop2p")) == pytest.approx([0.18, 0.42], abs=0.01)
+    out, others, usual = scatter()
+    assert out > 2 * others > 4 * usual
 
 
 @pytest.mark.parametrize("nccl", settings())
@@ -97,22 +97,30 @@ def compared(name, served):
 
 
 def test_intervals_of_verify_allow_for_what_all_reduces_in_a_forward_missed():
-    """Found: 0.90 to 1.14 times the predicted ones in forwards; served 0.96 to 1.21, once 1.42, and the load that was disturbed."""
+    """Found: 0.90 to 1.14 times the predicted ones in forwards; served 0.96 to 1.21, once 1.42, and the load that stands out."""
     forwards, served = ratios("in a forward", False), ratios("in a forward", True)
     assert forwards.size >= 40
     assert IN_FORWARDS.least < forwards[0] < 0.92
     assert 1.12 < forwards[-1] < IN_FORWARDS.most
     assert IN_FORWARDS.least < served[1] < served[-2] < IN_FORWARDS.most < served[-1] < 1.5
-    assert served[0] < 0  # of the load that was disturbed, predicted with the other sign
+    assert served[0] < 0  # of the load that stands out, told with the other sign
 
 
 def test_intervals_of_verify_allow_for_what_all_reduces_alone_missed():
-    """Found: 0.76 to 2.09 times the predicted ones in forwards; served 0.84 to 1.77, once 3.06, and the load that was disturbed."""
+    """Found: 0.76 to 2.09 times the predicted ones in forwards; served 0.84 to 1.77, once 3.06, and the load that stands out."""
     forwards, served = ratios("back to back", False), ratios("back to back", True)
     assert forwards.size >= 90
     assert ALONE.least < forwards[0] < 0.8
     assert 2.0 < forwards[-1] < ALONE.most
     assert ALONE.least < served[0] < served[-3] < ALONE.most < served[-2]
+
+
+def test_all_reduces_behind_cold_products_are_within_what_is_allowed_alone_but_once():
+    """Found: 0.58 (Tree-Simple at 4 MiB), else 0.78 to 1.28 times the predicted ones in forwards."""
+    forwards = ratios("after a cold product", False)
+    assert forwards.size >= 90
+    assert forwards[0] < ALONE.least < forwards[1]
+    assert forwards[-1] < 1.35 < ALONE.most
 
 
 def test_small_changes_are_told_within_what_intervals_allow_an_all_reduce():
@@ -123,7 +131,7 @@ def test_small_changes_are_told_within_what_intervals_allow_an_all_reduce():
 
 
 def test_tok_s_given_the_accept_length():
-    """Found: median 2.6%, at most 6.1% but for the load that was disturbed (10.2%)."""
+    """Found: median 2.6%, at most 6.1% but for the load that stands out (10.2%)."""
     errors = np.sort([abs(each.rate_told / each.rate - 1) for each in answers()])
     assert np.median(errors) < 0.03
     assert errors[-2] < 0.065
