@@ -57,7 +57,8 @@ The same served rows over the target's forward timed alone (`specsim fit --bare-
 microbenchmark of the decoder's layers without attention at 40 counts of tokens (`h200_bare_8b.csv`, medians of 25 repeats;
 "fast repeats" are their tenth percentile), "expert layers" eight fused ones times 48/8 (`h200_experts_30b.csv`), "harness" what
 `python -m calibration forward` measured on another machine of that kind, with kernels of its own, attention and head
-(`calibration/data`). Aimed at are a median of 1% and 95% of rows within 3%.
+(`calibration/data`). The mixture with distinct drafts, the 1.7B model and SGLang were measured by `python -m calibration serve`.
+Aimed at are a median of 1% and 95% of rows within 3%.
 
 {bare}
 

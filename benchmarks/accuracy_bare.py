@@ -138,13 +138,13 @@ PARTS: dict[str, Part] = {"a configuration": configuration, "a batch size": batc
 
 
 def _served(rows: str, name: str, floors: Floors) -> Iterator[Line]:
-    """Runs that the harness served: each part of them left out in turn, and a third by lot."""
+    """Runs that the harness served: each part of them left out in turn, and a third drawn at random."""
     runs = harness_served(name)
     drawn = np.random.default_rng(0).permutation(len(runs.runs))[: len(runs.runs) // 3]
     third = tuple(runs.runs[at].id for at in drawn)
     for floor, bare in floors.items():
         seen, unseen = parted(runs, lambda run: run.id not in third)
-        yield Line(rows, "two thirds, by lot", floor, predicted(seen, unseen, bare))
+        yield Line(rows, "two thirds, drawn at random", floor, predicted(seen, unseen, bare))
     for part, of in PARTS.items():
         for floor, bare in floors.items():
             yield Line(rows, f"all but {part}", floor, held_out(runs, of, bare))
