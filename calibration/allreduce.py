@@ -23,6 +23,8 @@ _SECONDS = 240
 
 SETTINGS: dict[str, dict[str, str]] = {
     "default": {},
+    "Ring": {"NCCL_ALGO": "Ring"},
+    "Tree": {"NCCL_ALGO": "Tree"},
     **{
         f"{algorithm}-{protocol}": {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
         for algorithm in ("Ring", "Tree")
