@@ -299,8 +299,8 @@ def _over_bare_forwards() -> dict[str, object]:
 
 def _by_all_reduces() -> dict[str, object]:
     """What the section on forwards by tables of all-reduces says."""
-    alone, _, cold, _ = (accuracy_allreduce.within(name) for name in accuracy_allreduce.TABLES)
-    asked = [accuracy_allreduce.within(name, "in a forward") for name in accuracy_allreduce.TABLES]
+    alone, cold = (accuracy_allreduce.within(name) for name in ("back to back", "after a cold product"))
+    asked = {name: accuracy_allreduce.within(name, "in a forward") for name in accuracy_allreduce.TABLES}
     return {
         "all_reduce": accuracy_allreduce.table(),
         "extras": accuracy_allreduce.extras_table(),
@@ -309,10 +309,10 @@ def _by_all_reduces() -> dict[str, object]:
         "alone_within": alone[0],
         "alone_of": alone[1],
         "cold_within": cold[0],
-        "alone_of_forward": asked[0][0],
-        "cold_of_forward": asked[2][0],
-        "forward_within": asked[3][0],
-        "forward_of": asked[3][1],
+        "alone_of_forward": asked["back to back"][0],
+        "cold_of_forward": asked["after a cold product"][0],
+        "forward_within": asked["in a forward"][0],
+        "forward_of": asked["in a forward"][1],
     }
 
 
