@@ -80,6 +80,11 @@ def harness(shape: str) -> BareForwards:
     return load_bare_forwards(HARNESS / f"h200_forward_{shape}.json")
 
 
+def floors_of(shape: str) -> Floors:
+    """A shape's own forwards by the harness, or none."""
+    return {"none": None, "harness": harness(shape)}
+
+
 def floors_of_8b() -> Floors:
     """What may stand under the 8B model's served runs, by name."""
     return {
@@ -200,10 +205,8 @@ HEAD = """\
 def cycle_table() -> str:
     """Every split of the served runs, over each of the bare forwards."""
     floors = floors_of_8b()
-    dense = {name: floors[name] for name in ("none", "harness")}
-    small = {"none": None, "harness": harness(SMALL)}
-    found = [*_dense(floors), *_six(floors), *_long(floors), *_moe(), *_served("dense 1.7B", SMALL, small),
-             *_served("8B, SGLang", SGLANG, dense)]  # fmt: skip
+    found = [*_dense(floors), *_six(floors), *_long(floors), *_moe(), *_served("dense 1.7B", SMALL, floors_of(SMALL)),
+             *_served("8B, SGLang", SGLANG, floors_of("llama-3.1-8b"))]  # fmt: skip
     return "\n".join([HEAD, *map(_cells, found)])
 
 
@@ -297,7 +300,7 @@ def answers_table() -> str:
             rates_of_harness(MIXTURE),
             floors_of_the_mixture(),
         ),
-        ("dense 1.7B", harness_served(SMALL), rates_of_harness(SMALL), {"none": None, "harness": harness(SMALL)}),
+        ("dense 1.7B", harness_served(SMALL), rates_of_harness(SMALL), floors_of(SMALL)),
     ):
         for floor, bare in floors.items():
             found = answers(runs, told, bare)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from benchmarks.accuracy_bare import HARNESS, SGLANG, harness, harness_served, parted
+from benchmarks.accuracy_bare import HARNESS, SGLANG, floors_of, harness_served, parted
 from benchmarks.held_out import Held, predicted, summed_up
 from specsim import BareForwards, Run, load_runs
 from specsim.runs.run import RunSet
@@ -25,7 +25,7 @@ def tree_table() -> str:
     ]
     cycles = [(title, shape, load_runs(HARNESS / f"h200_cycle_{shape}.json")) for shape, title in SHAPES.items()]
     for title, shape, runs in (*cycles, ("8B, SGLang", "llama-3.1-8b", harness_served(SGLANG))):
-        for floor, bare in (("none", None), ("harness", harness(shape))):
+        for floor, bare in floors_of(shape).items():
             held = from_one_tree(runs, bare)
             wide = {run.id for run in runs.runs if run.spec is not None and run.spec.num_draft_tokens > _WIDE}
             parts = ([h for h in held if (h.run in wide) is is_wide] for is_wide in (False, True))
