@@ -84,7 +84,7 @@ or to six. What is missed, and why:
   floor, and fitted times a factor. Another engine's kernels are another curve.
 - The small dense model (`h200_served_qwen3-1.7b.json`) and SGLang (`h200_served_sglang_llama-3.1-8b.json`, Triton attention):
   the aim is missed by far. Their loads scatter by {small_scatter:.1%} and {sglang_scatter:.1%} in the median and {small_scatter_most:.1%} and {sglang_scatter_most:.1%} at most (standard
-  deviations of a load's mean), those of the mixture by {mixture_scatter:.1%}, and what is missed is two or three times as much. The small model's
+  deviations of a load's mean), those of the mixture by {mixture_scatter:.1%}, and more than that is missed. The small model's
   cycles do not even rise with the batch (three drafts: {small_at_4:.2f} ms at batch 4, {small_at_8:.2f} at 8). Why is not known: the hosts were
   not profiled, whose speed short steps wait for. SGLang's batch 16 lies four times beyond its others, and is flagged.
 - A curve is as good as its counts. Through powers of two alone the stack is missed by more than 1.5% at
