@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Work:
-    """What one setting's processes do: `kind` allreduce or forward, over how many ranks."""
+    """What one setting's processes do: `kind` allreduce or forward, over how many ranks; `command` is what was called."""
 
     kind: str
     ranks: int
@@ -53,6 +53,7 @@ class Work:
     shape: ModelShape | None = None
     graphs: Sequence[bool] = (True, False)
     seed: int = 0
+    command: str = ""
 
     def written(self, setting: str) -> str:
         """The work for a process to read."""

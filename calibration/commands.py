@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import click
@@ -22,7 +25,7 @@ from calibration.allreduce import (
 )
 from calibration.forward import Bench, tasks
 from calibration.grids import Point, next_width, points
-from calibration.machine import Machine
+from calibration.machine import Machine, recorded_command
 from calibration.results import Results, Row
 from calibration.session import Task, measure, tell_outcome, tell_plan
 from calibration.shapes import ModelShape, read_shape
@@ -153,22 +156,35 @@ def run_allreduce(output: Path, ranks: int | None, settings: str, model: Path | 
         f"allreduce: {len(labels)} settings × {' and '.join(kinds)}, about {0.4 * len(labels) * len(kinds):.1f} min"
         f" → {output}", err=True,
     )  # fmt: skip
-    end, failed = time.monotonic() + 60 * budget, []
-    for label in labels:
-        for kind in kinds:
-            tables = _tables(output, kind)
-            if time.monotonic() < end and not all(table.has(label) for table in tables):
-                try:
-                    rows = measured(Work(kind, ranks, sizes, tokens, shape, seed=seed), label)
-                    _add(tables, label, rows, shape if kind == "forward" else None)
-                except SpecsimError as error:
-                    failed.append(str(error))
+    work = Work("", ranks, sizes, tokens, shape, seed=seed, command=recorded_command(sys.argv[1:]))
+    failed, left = _measure_settings(output, work, list(product(labels, kinds)), time.monotonic() + 60 * budget)
     for line in failed:
         click.echo(line, err=True)
     done = _tables(output, "allreduce")[0]
     if not done.rows:
-        raise SpecsimError("no setting could be measured")
-    click.echo(f"{len({row['nccl'] for row in done.rows})} settings in {output}", err=True)
+        why = "no setting could be measured" if failed else "nothing was measured within the budget: give it more"
+        raise SpecsimError(why)
+    more = f"; {left} measurements left by the budget, the same command goes on" if left else ""
+    click.echo(f"{len({row['nccl'] for row in done.rows})} settings in {output}{more}", err=True)
+
+
+def _measure_settings(output: Path, work: Work, wanted: list[tuple[str, str]], end_s: float) -> tuple[list[str], int]:
+    """Measure settings, a kind at a time, that the files lack; what failed, in words, and how many the budget left."""
+    failed, left = [], 0
+    with click.progressbar(wanted, label="all-reduces", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        for label, kind in bar:
+            tables = _tables(output, kind)
+            if all(table.has(label) for table in tables):
+                continue
+            if time.monotonic() >= end_s:
+                left += 1
+                continue
+            try:
+                rows = measured(replace(work, kind=kind), label)
+                _add(tables, label, rows, work.shape if kind == "forward" else None)
+            except SpecsimError as error:
+                failed.append(str(error))
+    return failed, left
 
 
 def setting_labels(written: str, allowed: Iterable[str]) -> list[str]:

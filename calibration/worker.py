@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -44,8 +43,9 @@ def main() -> None:
 
 def _provenance(machine: Machine, work: Work, setting: str) -> dict[str, Any]:
     version = ".".join(map(str, torch.cuda.nccl.version())) if machine.on_gpu else ""
-    when = datetime.now(UTC).date().isoformat()
-    said = [f"own measurement {when}: torch {torch.__version__}", dist.get_backend(), f"medians of {_REPEATS}"]
+    made = {name: value for name, value in machine.provenance().items() if name not in ("hardware", "name", "command")}
+    said = ["own measurement", work.command, *(f"{name} {value}" for name, value in made.items())]
+    said += [dist.get_backend(), f"medians of {_REPEATS}"]
     said += [f"links {found}"] if machine.on_gpu and (found := read_links(work.ranks)) else []
     said += sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_"))
     return {

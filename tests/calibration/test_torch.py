@@ -1,5 +1,6 @@
 """The decoder, the tree, and the subcommands on a CPU with small shapes; run with -m torch."""
 
+import csv
 import json
 import os
 import subprocess
@@ -189,13 +190,21 @@ def test_a_forced_chain_accepts_as_the_law_says(tmp_path):
         assert {r.id: r for r in load_runs(out).runs}["3/1/4 1"].figures["accept_length"].best == length
 
 
-def test_allreduce_over_processes(tmp_path):
+def test_allreduce_over_processes(tmp_path, monkeypatch):
     path, out = tmp_path / "config.json", tmp_path / "table.csv"
+    monkeypatch.setattr(sys, "argv", ["calibration", "allreduce", "--settings", "default", "-o", str(out)])
     path.write_text(json.dumps(TINY), encoding="utf-8")
     run("allreduce", "-o", out, "--settings", "default", "--model", path)
     (setting,) = load_allreduce([(None, out)]).settings()
     assert (setting.label, setting.ranks) == ("default", 2)
     assert (tmp_path / "table-forward.csv").read_text().startswith("nccl,tokens,bytes,with_ms,without_ms")
+    (source,) = {row["source"] for row in csv.DictReader(out.read_text(encoding="utf-8").splitlines())}
+    assert "python -m calibration allreduce --settings default -o table.csv" in source
+    assert all(part in source for part in (f"torch {torch.__version__}", "started 20", "gloo", "NCCL_NVLS_ENABLE=0"))
+    before = out.read_bytes()
+    again = run("allreduce", "-o", out, "--settings", "default,Ring-LL", "--model", path, "--budget", 1e-6)
+    assert "2 measurements left by the budget" in again.stderr
+    assert out.read_bytes() == before
     (felt,) = load_allreduce([(None, tmp_path / "table-in-forward.csv")]).settings()
     assert felt.curve.in_forward
     assert not setting.curve.in_forward
