@@ -64,9 +64,10 @@ def run_forward(
     extra_widths: int,
     eager: bool,
     skew: float,
+    machine: Machine | None = None,
 ) -> None:
-    """`python -m calibration forward`."""
-    shape, machine = read_shape(model), machine_for_tests_or_real()
+    """`python -m calibration forward`, on a machine that was told of already if one is given."""
+    shape, machine = read_shape(model), machine or machine_for_tests_or_real()
     bench = Bench(shape, machine, not eager, skew, seed)
     results = results_for(
         bench, output, f"bare forwards of {shape.name}, random weights, routing skew {skew:g}", skew=skew
@@ -88,11 +89,11 @@ def run_quick(model: Path, output: Path, budget: float, seed: int) -> None:
     from calibration.quick import CANNOT_KNOW, model_of
 
     runs = output / "forward.json"
-    small = not machine_for_tests_or_real().on_gpu
+    machine = machine_for_tests_or_real()
     batches, widths, contexts = (
-        ((1, 2), (1, 2, 4), (16, 512)) if small else ((1, 4, 16, 64), (1, 2, 4, 8, 16), (512, 4096))
+        ((1, 4, 16, 64), (1, 2, 4, 8, 16), (512, 4096)) if machine.on_gpu else ((1, 2), (1, 2, 4), (16, 512))
     )
-    run_forward(model, runs, budget, seed, batches, widths, contexts, 1024, 4, eager=False, skew=0.0)
+    run_forward(model, runs, budget, seed, batches, widths, contexts, 1024, 4, eager=False, skew=0.0, machine=machine)
     written = model_of(runs, output)
     for note in (*written["notes"], *(f"NOT KNOWN: {line}" for line in CANNOT_KNOW)):
         click.echo(f"* {note}")

@@ -135,7 +135,9 @@ def test_forward_writes_runs_that_fit(model, tmp_path):
 
 def test_quick_goes_from_a_configuration_to_a_model(model, tmp_path):
     out = tmp_path / "calibrated"
-    said = run("quick", "--model", model, "-o", out).stdout
+    done = run("quick", "--model", model, "-o", out)
+    said = done.stdout
+    assert done.stderr.count("no GPU") == 1
     assert {path.name for path in out.iterdir()} == {"forward.json", "model.json", "fit.png"}
     assert CostModel.load(out / "model.json").measured_phases
     assert "NOT KNOWN: the accept length" in said
