@@ -185,7 +185,15 @@ def serve_command(**options: Any) -> None:
     help="The CSV that specsim comm reads; one that is there is gone on with.",
 )
 @click.option("--ranks", type=click.IntRange(min=2), help="GPUs, a process each.  [default: all; without GPUs 2]")
-@click.option("--settings", default="default,Ring-LL,Ring-Simple", show_default=True, help="Labels, or 'all'.")
+@click.option(
+    "--settings", default="default,Ring-LL,Ring-Simple", show_default=True, help="NCCL's, by label, or 'all'."
+)
+@click.option(
+    "--implementations",
+    default="nccl",
+    show_default=True,
+    help="What carries messages, or 'all': nccl, one-shot, two-shot (torch symmetric memory), vllm (what it takes itself).",
+)
 @click.option(
     "--model",
     type=click.Path(path_type=Path, exists=True),
@@ -194,7 +202,7 @@ def serve_command(**options: Any) -> None:
 @budget_option(10.0, "Begin no setting")
 @seed_option
 def allreduce_command(**options: Any) -> None:
-    """Time all-reduces from 1 KiB to 4 MiB under NCCL settings, each in processes of its own."""
+    """Time all-reduces from 1 KiB to 4 MiB by NCCL setting and implementation, each in processes of its own."""
     from calibration.commands import run_allreduce
 
     run_allreduce(**options)

@@ -1,4 +1,4 @@
-"""All-reduces by size and setting, and what a tensor-parallel forward pays for them; each setting in processes of its own."""
+"""All-reduces by size, setting and implementation, and what a tensor-parallel forward pays for them; each in its own processes."""
 
 from __future__ import annotations
 
@@ -36,15 +36,47 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """Labels and their environments; without peer access messages go through host memory, as on a box without it."""
 
+NCCL, ONE_SHOT, TWO_SHOT, VLLM = "nccl", "one-shot", "two-shot", "vllm"
+IMPLEMENTATIONS = {
+    NCCL: "NCCL, under each setting",
+    ONE_SHOT: "torch symmetric memory, each rank reads whole messages",
+    TWO_SHOT: "torch symmetric memory, each rank sums a share",
+    VLLM: "what vLLM takes for a size: its custom all-reduce, or what it falls back on",
+}
+"""What carries the messages; NCCL settings are settings of the first, the others are run under the default."""
+
 ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 """Multicast in the switch is left alone: a fault there outlives the program."""
+
+FAILED = "failed"
+"""What a process that ends early prints of why, beside its rows."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Way:
+    """How messages are carried: by which implementation, under which NCCL setting."""
+
+    implementation: str
+    nccl: str = "default"
+
+    def __str__(self) -> str:
+        return f"NCCL setting {self.nccl}" if self.implementation == NCCL else self.implementation
+
+    def took(self, row: Row) -> bool:
+        """Whether a row is of it; one that states no implementation is NCCL's."""
+        return (row.get("implementation") or NCCL, row["nccl"]) == (self.implementation, self.nccl)
+
+
+def ways(implementations: Iterable[str], settings: Iterable[str]) -> list[Way]:
+    """NCCL under every setting, where it is asked for, and each other implementation once."""
+    return [Way(name, nccl) for name in implementations for nccl in (settings if name == NCCL else ("default",))]
+
+
+@dataclass(frozen=True)
 class Work:
-    """What one setting's processes do: `kind` allreduce or forward, over how many ranks; `command` is what was called."""
+    """What the processes of one way do: `kind` allreduce or forward, over how many ranks; `command` is what was called."""
 
     kind: str
     ranks: int
@@ -55,40 +87,45 @@ class Work:
     seed: int = 0
     command: str = ""
 
-    def written(self, setting: str) -> str:
+    def written(self, way: Way) -> str:
         """The work for a process to read."""
         shape = None if self.shape is None else self.shape.__dict__
-        return json.dumps({**self.__dict__, "shape": shape, "setting": setting})
+        return json.dumps({**self.__dict__, "shape": shape, "way": way.__dict__})
 
     @classmethod
-    def read(cls, text: str) -> tuple[Work, str]:
-        """The work and the setting that were written."""
+    def read(cls, text: str) -> tuple[Work, Way]:
+        """The work and the way that were written."""
         fields = json.loads(text)
-        setting, shape = fields.pop("setting"), fields.pop("shape")
-        return cls(**fields, shape=ModelShape(**shape) if shape else None), setting
+        way, shape = fields.pop("way"), fields.pop("shape")
+        return cls(**fields, shape=ModelShape(**shape) if shape else None), Way(**way)
 
 
-def measured(work: Work, setting: str) -> list[Row]:
-    """The rows of one setting, by processes under its environment; raises SpecsimError with their last words."""
+def measured(work: Work, way: Way) -> list[Row]:
+    """The rows of one way, by processes under its environment; raises SpecsimError with their last words."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={work.ranks}",
-        "-m", "calibration.worker", work.written(setting),
+        "-m", "calibration.worker", work.written(way),
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **SETTINGS[setting], **ALWAYS}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **SETTINGS[way.nccl], **ALWAYS}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment, check=False)
     except subprocess.TimeoutExpired:
-        raise SpecsimError(f"NCCL setting {setting}: no end within {_SECONDS} s; it may not work here") from None
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        raise SpecsimError(f"{way}: no end within {_SECONDS} s; it may not work here") from None
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    rows = [row for row in told if FAILED not in row]
     if done.returncode != 0 or not rows:
-        last = (done.stderr.strip().splitlines() or ["(nothing said)"])[-1]
-        raise SpecsimError(f"NCCL setting {setting}: its processes ended with {done.returncode}: {last}")
+        words = (
+            [row[FAILED] for row in told if FAILED in row]
+            or done.stderr.strip().splitlines()[-1:]
+            or ["(nothing said)"]
+        )
+        raise SpecsimError(f"{way}: its processes ended with {done.returncode}: {words[0]}")
     return rows
 
 
 @dataclass
 class Table:
-    """A CSV that grows by whole settings; one that is there is gone on with."""
+    """A CSV that grows by whole ways; one that is there is gone on with."""
 
     path: Path
     columns: Sequence[str]
@@ -99,13 +136,13 @@ class Table:
             with self.path.open(newline="", encoding="utf-8") as file:
                 self.rows = list(csv.DictReader(file))
 
-    def has(self, setting: str) -> bool:
-        """Whether a setting is in it."""
-        return any(row["nccl"] == setting for row in self.rows)
+    def has(self, way: Way) -> bool:
+        """Whether a way is in it."""
+        return any(map(way.took, self.rows))
 
-    def add(self, setting: str, rows: Iterable[Row]) -> None:
-        """Put a setting's rows on disk, in place of those it has of it: the whole table beside the old, then over it."""
-        self.rows = [row for row in self.rows if row["nccl"] != setting] + list(rows)
+    def add(self, way: Way, rows: Iterable[Row]) -> None:
+        """Put a way's rows on disk, in place of those it has of it: the whole table beside the old, then over it."""
+        self.rows = [row for row in self.rows if not way.took(row)] + list(rows)
         beside = self.path.with_name(self.path.name + ".part")
         with beside.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore", lineterminator="\n")
@@ -116,8 +153,18 @@ class Table:
 
 _SHARED = ("ranks", "hardware", "nccl_version", "source")
 COLUMNS = {
-    "allreduce": ("nccl", "bytes", "time_us", "spread_us", "cuda_graph", "pattern", *_SHARED),
-    "forward": ("nccl", "tokens", "bytes", "with_ms", "without_ms", "spread_us", "cuda_graph", *_SHARED),
+    "allreduce": ("nccl", "implementation", "bytes", "time_us", "spread_us", "cuda_graph", "pattern", *_SHARED),
+    "forward": (
+        "nccl",
+        "implementation",
+        "tokens",
+        "bytes",
+        "with_ms",
+        "without_ms",
+        "spread_us",
+        "cuda_graph",
+        *_SHARED,
+    ),
 }
 """Columns of the two tables; the first is what `specsim comm` reads."""
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -13,15 +14,20 @@ import click
 
 from calibration.allreduce import (
     COLUMNS,
+    IMPLEMENTATIONS,
+    NCCL,
     PATTERNS,
     SETTINGS,
     SIZES,
     TOKENS,
+    VLLM,
     Table,
+    Way,
     Work,
     in_a_forward,
     measured,
     placed,
+    ways,
 )
 from calibration.forward import Bench, tasks
 from calibration.grids import Point, next_width, points
@@ -142,60 +148,84 @@ def run_cycle(
     tell_outcome(measure(planned, results, 60 * budget, "cycle"), results)
 
 
-def run_allreduce(output: Path, ranks: int | None, settings: str, model: Path | None, budget: float, seed: int) -> None:
+def run_allreduce(
+    output: Path, ranks: int | None, settings: str, implementations: str, model: Path | None, budget: float, seed: int
+) -> None:
     """`python -m calibration allreduce`: OUTPUT (back to back), -after, -after-cold; with a model -forward, -in-forward."""
     machine = machine_for_tests_or_real()
     ranks = ranks or machine.count
     if machine.on_gpu and ranks > machine.count:
         raise SpecsimError(f"--ranks {ranks}, but this machine has {machine.count} GPUs")
-    labels = setting_labels(settings, SETTINGS)
+    wanted = ways(_implementations(implementations, machine), listed("--settings", settings, SETTINGS))
     small = not machine.on_gpu
     sizes, tokens = (SIZES[:3], TOKENS[:2]) if small else (SIZES, TOKENS)
     shape = read_shape(model) if model else None
     kinds = ["allreduce", *(["forward"] if shape else [])]
+    of_nccl = sum(way.implementation == NCCL for way in wanted)
+    others = [way.implementation for way in wanted if way.implementation != NCCL]
+    of_nccl_said = f"NCCL under {of_nccl} setting{'s' * (of_nccl > 1)}"
+    what = ", ".join([of_nccl_said] * (of_nccl > 0) + others)
     click.echo(
-        f"allreduce: {len(labels)} settings × {' and '.join(kinds)}, about {0.4 * len(labels) * len(kinds):.1f} min"
-        f" → {output}", err=True,
-    )  # fmt: skip
+        f"allreduce: {what} × {' and '.join(kinds)}, about {0.4 * len(wanted) * len(kinds):.1f} min → {output}",
+        err=True,
+    )
     work = Work("", ranks, sizes, tokens, shape, seed=seed, command=recorded_command(sys.argv[1:]))
-    failed, left = _measure_settings(output, work, list(product(labels, kinds)), time.monotonic() + 60 * budget)
+    failed, left = _measure_ways(output, work, list(product(wanted, kinds)), time.monotonic() + 60 * budget)
     for line in failed:
         click.echo(line, err=True)
     done = _tables(output, "allreduce")[0]
     if not done.rows:
-        why = "no setting could be measured" if failed else "nothing was measured within the budget: give it more"
+        why = (
+            "nothing that was asked could be measured"
+            if failed
+            else "nothing was measured within the budget: give it more"
+        )
         raise SpecsimError(why)
     more = f"; {left} measurements left by the budget, the same command goes on" if left else ""
-    click.echo(f"{len({row['nccl'] for row in done.rows})} settings in {output}{more}", err=True)
+    found = {(row["nccl"], row.get("implementation") or NCCL) for row in done.rows}
+    click.echo(f"{len(found)} settings and implementations in {output}{more}", err=True)
 
 
-def _measure_settings(output: Path, work: Work, wanted: list[tuple[str, str]], end_s: float) -> tuple[list[str], int]:
-    """Measure settings, a kind at a time, that the files lack; what failed, in words, and how many the budget left."""
+def _measure_ways(output: Path, work: Work, wanted: list[tuple[Way, str]], end_s: float) -> tuple[list[str], int]:
+    """Measure ways, a kind at a time, that the files lack; what failed, in words, and how many the budget left."""
     failed, left = [], 0
     with click.progressbar(wanted, label="all-reduces", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        for label, kind in bar:
+        for way, kind in bar:
             tables = _tables(output, kind)
-            if all(table.has(label) for table in tables):
+            if all(table.has(way) for table in tables):
                 continue
             if time.monotonic() >= end_s:
                 left += 1
                 continue
             try:
-                rows = measured(replace(work, kind=kind), label)
-                _add(tables, label, rows, work.shape if kind == "forward" else None)
+                rows = measured(replace(work, kind=kind), way)
+                _add(tables, way, rows, work.shape if kind == "forward" else None)
             except SpecsimError as error:
                 failed.append(str(error))
     return failed, left
 
 
-def setting_labels(written: str, allowed: Iterable[str]) -> list[str]:
-    """Labels of NCCL settings, as in default,Ring-LL, or all of them; raises SpecsimError on one that is none."""
+def listed(option: str, written: str, allowed: Iterable[str]) -> list[str]:
+    """Labels as in default,Ring-LL, or all of them; raises SpecsimError on one that is none."""
     allowed = list(allowed)
     labels = allowed if written == "all" else [label.strip() for label in written.split(",")]
     unknown = [label for label in labels if label not in allowed]
     if unknown:
-        raise SpecsimError(f"--settings: {unknown[0]!r} is not known; allowed: all, {', '.join(allowed)}")
+        raise SpecsimError(f"{option}: {unknown[0]!r} is not known; allowed: all, {', '.join(allowed)}")
     return list(dict.fromkeys(labels))
+
+
+def _implementations(written: str, machine: Machine) -> list[str]:
+    """Those asked for; raises SpecsimError on one that cannot run here."""
+    asked = listed("--implementations", written, IMPLEMENTATIONS)
+    if VLLM in asked and find_spec("vllm") is None:
+        raise SpecsimError(f"--implementations: {VLLM} needs vLLM, which is not installed here")
+    on_gpus = [name for name in asked if name not in (NCCL, VLLM)]
+    if on_gpus and not machine.on_gpu:
+        raise SpecsimError(
+            f"--implementations: {on_gpus[0]} needs GPUs; without them nccl (by gloo) and vllm are measured"
+        )
+    return asked
 
 
 def _tables(output: Path, kind: str) -> list[Table]:
@@ -205,14 +235,14 @@ def _tables(output: Path, kind: str) -> list[Table]:
     return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[form]) for name, form in names.items()]
 
 
-def _add(tables: list[Table], label: str, rows: list[Row], shape: ModelShape | None) -> None:
-    """Put a setting's rows into the files of their kind."""
+def _add(tables: list[Table], way: Way, rows: list[Row], shape: ModelShape | None) -> None:
+    """Put a way's rows into the files of their kind."""
     if shape is None:
         placed_rows = [list(placed(rows, pattern)) for pattern in PATTERNS]
     else:
         placed_rows = [rows, list(in_a_forward(rows, shape))]
     for table, each in zip(tables, placed_rows, strict=True):
-        table.add(label, each)
+        table.add(way, each)
 
 
 def trees_of(written: str) -> Iterator[tuple[int, int, int]]:

@@ -104,13 +104,13 @@ class Decoder:
         batch_size: int,
         start: int = 0,
         mask: Tensor | None = None,
-        reduce: Callable[[Tensor], object] | None = None,
+        reduce: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """The stack over (batch·width, hidden_size) new tokens, written to the cache from context + start on.
 
         Without `mask` each new token sees the context, what stands before `start`, and the new ones up to itself; with
         it, (width, start + width) or (batch, width, start + width) of bools, the context and what the mask allows.
-        `reduce` sums in place over the ranks that a layer's two blocks are split over.
+        `reduce` gives the sum over the ranks that a layer's two blocks are split over.
         """
         width = hidden.shape[0] // batch_size
         turn = _rotation(self.shape.head_size, cache.context + start, width, self.machine)
@@ -150,10 +150,8 @@ class Decoder:
         return torch.zeros_like(hidden).index_add_(0, rows, outer)
 
 
-def _reduced(block: Tensor, reduce: Callable[[Tensor], object] | None) -> Tensor:
-    if reduce is not None:
-        reduce(block)
-    return block
+def _reduced(block: Tensor, reduce: Callable[[Tensor], Tensor] | None) -> Tensor:
+    return block if reduce is None else reduce(block)
 
 
 def _by_expert(rows: Tensor, weights: Tensor, ends: Tensor, experts: Tensor) -> Tensor:

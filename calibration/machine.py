@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -84,8 +85,13 @@ class Machine:
         read |= {"command": recorded_command(sys.argv[1:]), "started": datetime.now(UTC).isoformat(timespec="seconds")}
         return read | (_nvidia_smi() | {"cuda": str(torch.version.cuda)} if self.on_gpu else {})
 
-    def capture(self, work: Callable[[], object], graph: bool) -> Callable[[], object]:
-        """The work as a replay of its CUDA graph; as it is where graphs are off or there is no GPU."""
+    def capture(
+        self,
+        work: Callable[[], object],
+        graph: bool,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> Callable[[], object]:
+        """The work as a replay of its CUDA graph, captured within `around`; as it is without graphs or a GPU."""
         import torch
 
         if not (graph and self.on_gpu):
@@ -98,7 +104,7 @@ class Machine:
         torch.cuda.current_stream().wait_stream(stream)
         gc.collect()  # an old graph that the collector frees in the middle of a capture breaks it
         captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
+        with around(), torch.cuda.graph(captured):
             work()
         return captured.replay
 

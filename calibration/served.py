@@ -15,7 +15,7 @@ import click
 
 from calibration.allreduce import SETTINGS
 from calibration.checkpoints import write_checkpoint
-from calibration.commands import machine_for_tests_or_real, setting_labels, trees_of
+from calibration.commands import listed, machine_for_tests_or_real, trees_of
 from calibration.engines import ENGINE_OWN, MOST_CONTEXT, Deployment, Loads, Serving
 from calibration.machine import Machine
 from calibration.results import Results
@@ -47,7 +47,7 @@ def run_serve(
 ) -> None:
     """Plan, tell the plan, serve and measure; a server that fails is told, and the next one is begun."""
     machine = machine_for_tests_or_real()
-    labels = setting_labels(settings, [ENGINE_OWN, *SETTINGS])
+    labels = listed("--settings", settings, [ENGINE_OWN, *SETTINGS])
     if machine.on_gpu and tensor_parallel > machine.count:
         raise SpecsimError(f"--tensor-parallel {tensor_parallel}, but this machine has {machine.count} GPUs")
     wanted_trees = list(trees_of(trees))
@@ -138,7 +138,7 @@ def _serve_together(
 
 def _server(deployment: Deployment, serving: Serving, port: int, slot: int) -> LocalServer:
     log = deployment.folder / f"{serving.label.replace(' ', '-').replace('/', '-')}.log"
-    return LocalServer(deployment.command(serving, port), deployment.environment(serving, slot), port, log)
+    return LocalServer(deployment.command(serving, port), deployment.environment(serving, port, slot), port, log)
 
 
 def _tell_plan(deployment: Deployment, left: Sequence[Serving], results: Results, budget_s: float) -> None:

@@ -22,14 +22,14 @@ _STRIDE = 7919
 
 def register() -> None:
     """The entry point in the group vllm.general_plugins; raises where this vLLM has nothing by a name that is needed."""
-    from vllm.model_executor.model_loader import weight_utils  # type: ignore[import-not-found]
-    from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM  # type: ignore[import-not-found]
+    from vllm.model_executor.model_loader import weight_utils
+    from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 
     weight_utils.initialize_single_dummy_weight = own_seeds(weight_utils.initialize_single_dummy_weight)
     Eagle3LlamaForCausalLM.has_own_lm_head = True
     _mend_captures()
     if os.environ.get(DISTINCT) == "1":
-        from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator  # type: ignore[import-not-found]
+        from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
         DraftModelSpeculator.sample_draft = distinct(DraftModelSpeculator.sample_draft)
 
@@ -37,12 +37,12 @@ def register() -> None:
 def _mend_captures() -> None:
     """Captures of the drafter's prefill that read the schedules of their own batch; nothing to mend in a later vLLM."""
     try:
-        from vllm.v1.worker.gpu.spec_decode.autoregressive.cudagraph_utils import (  # type: ignore[import-not-found]
+        from vllm.v1.worker.gpu.spec_decode.autoregressive.cudagraph_utils import (
             PrefillSpeculatorCudaGraphManager as Draft,
         )
     except ModuleNotFoundError:
         return
-    from vllm.v1.worker.gpu import cudagraph_utils as graphs  # type: ignore[import-not-found]
+    from vllm.v1.worker.gpu import cudagraph_utils as graphs
 
     if "attn_states" in inspect.signature(Draft.capture).parameters:
         seen: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""One rank of an all-reduce measurement; rank 0 prints a row a line. Started by `calibration.allreduce`."""
+"""One rank of an all-reduce measurement; rank 0 prints a row a line, each what ended it. Started by `calibration.allreduce`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from calibration.allreduce import PATTERNS, Work
+from calibration.allreduce import FAILED, PATTERNS, Way, Work
 from calibration.decoder import Decoder
 from calibration.machine import Machine, Timing, read_links
+from calibration.reducers import Reducer, checked, reducer
 
 _IN_A_ROW, _REPEATS = 20, 15
 _ROWS = 16
@@ -26,14 +27,16 @@ what an 8B model reads between two all-reduces over two GPUs)."""
 
 def main() -> None:
     """Join the group, measure, and print on rank 0."""
-    work, setting = Work.read(sys.argv[1])
+    work, way = Work.read(sys.argv[1])
     rank = int(os.environ["LOCAL_RANK"])
     machine = Machine.here()
     if machine.on_gpu:
         torch.cuda.set_device(rank)
     dist.init_process_group("nccl" if machine.on_gpu else "gloo")
-    shared = _provenance(machine, work, setting)
-    rows = _forwards(machine, work) if work.kind == "forward" else _all_reduces(machine, work)
+    reduce = reducer(way.implementation, machine, _most_bytes(machine, work))
+    checked(reduce, machine, True in work.graphs, (min(work.sizes), max(work.sizes)))
+    shared = _provenance(machine, work, way, reduce)
+    rows = (_forwards if work.kind == "forward" else _all_reduces)(machine, work, reduce)
     for row in rows:
         if rank == 0:
             print(json.dumps({**shared, **row}), flush=True)
@@ -41,15 +44,16 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def _provenance(machine: Machine, work: Work, setting: str) -> dict[str, Any]:
+def _provenance(machine: Machine, work: Work, way: Way, reduce: Reducer) -> dict[str, Any]:
     version = ".".join(map(str, torch.cuda.nccl.version())) if machine.on_gpu else ""
     made = {name: value for name, value in machine.provenance().items() if name not in ("hardware", "name", "command")}
     said = ["own measurement", work.command, *(f"{name} {value}" for name, value in made.items())]
-    said += [dist.get_backend(), f"medians of {_REPEATS}"]
+    said += [reduce.made_of, f"medians of {_REPEATS}"]
     said += [f"links {found}"] if machine.on_gpu and (found := read_links(work.ranks)) else []
     said += sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_"))
     return {
-        "nccl": setting,
+        "nccl": way.nccl,
+        "implementation": way.implementation,
         "ranks": work.ranks,
         "hardware": machine.hardware,
         "nccl_version": version,
@@ -57,7 +61,13 @@ def _provenance(machine: Machine, work: Work, setting: str) -> dict[str, Any]:
     }
 
 
-def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
+def _most_bytes(machine: Machine, work: Work) -> int:
+    """The largest message of the work."""
+    in_forwards = work.shape.hidden_size * max(work.tokens) * machine.dtype.itemsize if work.shape else 0
+    return max(*work.sizes, in_forwards)
+
+
+def _all_reduces(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict[str, Any]]:
     """One all-reduce's time by size: of many back to back, and of what each adds after a product it depends on.
 
     The weight of that product is one that stays in the cache, or the next of many that do not, as a forward's.
@@ -67,7 +77,7 @@ def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
     for graph in work.graphs if machine.on_gpu else (False,):
         for size in work.sizes:
             message = torch.zeros(size // 2 or 1, device=machine.device, dtype=machine.dtype)
-            alone = _timed(machine, graph, partial(_reduced, message))
+            alone = _timed(machine, graph, partial(_reduced, reduce, message), reduce)
             yield {"bytes": size, "cuda_graph": graph, "pattern": PATTERNS[0], **_row([alone], alone.median_ms)}
             for pattern, weights in zip(PATTERNS[1:], (warm, cold), strict=True):
                 inputs = _random(machine, _ROWS, weights[0].shape[0])
@@ -77,9 +87,9 @@ def _all_reduces(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
 
                 def after(index: int, m: Any = message, without: Callable[[int], None] = without) -> None:
                     without(index)
-                    dist.all_reduce(m)
+                    reduce.total(m)
 
-                both = [_timed(machine, graph, step) for step in (after, without)]
+                both = [_timed(machine, graph, step, reduce) for step in (after, without)]
                 added_ms = both[0].median_ms - both[1].median_ms
                 if added_ms > 0:  # less than the noise of the product says nothing
                     yield {"bytes": size, "cuda_graph": graph, "pattern": pattern, **_row(both, added_ms)}
@@ -89,8 +99,8 @@ def _random(machine: Machine, rows: int, columns: int) -> Any:
     return torch.randn(rows, columns, device=machine.device, dtype=machine.dtype)
 
 
-def _reduced(message: Any, _: int) -> None:
-    dist.all_reduce(message)
+def _reduced(reduce: Reducer, message: Any, _: int) -> None:
+    reduce.total(message)
 
 
 def _row(timings: list[Timing], total_ms: float) -> dict[str, Any]:
@@ -99,7 +109,7 @@ def _row(timings: list[Timing], total_ms: float) -> dict[str, Any]:
     return {"time_us": round(1000.0 * total_ms / _IN_A_ROW, 3), "spread_us": round(off_us, 3)}
 
 
-def _timed(machine: Machine, graph: bool, step: Callable[[int], object]) -> Timing:
+def _timed(machine: Machine, graph: bool, step: Callable[[int], object], reduce: Reducer) -> Timing:
     """Repeats of many steps in a row, each with its number."""
 
     def many() -> None:
@@ -109,22 +119,23 @@ def _timed(machine: Machine, graph: bool, step: Callable[[int], object]) -> Timi
     for _ in range(3):
         many()
     machine.wait()
-    replay = machine.capture(many, graph)
+    replay = machine.capture(many, graph, reduce.capturing)
     dist.barrier()
     return machine.timed(replay, _REPEATS)
 
 
-def _forwards(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
+def _forwards(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict[str, Any]]:
     """A tensor-parallel forward by tokens, with its all-reduces and without them."""
     assert work.shape is not None
     shard = work.shape.split(work.ranks)
     model = Decoder.random(shard, machine, work.seed)
     for tokens in work.tokens:
         took: dict[str, Timing] = {}
-        for name, reduce in (("with_ms", dist.all_reduce), ("without_ms", None)):
+        for name, total in (("with_ms", reduce.total), ("without_ms", None)):
             with torch.inference_mode():
                 cache, hidden = model.cache(1, 512, tokens, work.seed), model.inputs(tokens, 1, work.seed)[0]
-                replay = machine.capture(partial(model.forward, hidden, cache, 1, reduce=reduce), True)
+                forward = partial(model.forward, hidden, cache, 1, reduce=total)
+                replay = machine.capture(forward, True, reduce.capturing)
                 dist.barrier()
                 took[name] = machine.timed(replay, 4 * _REPEATS)
         size = tokens * work.shape.hidden_size * hidden.element_size()
@@ -134,4 +145,8 @@ def _forwards(machine: Machine, work: Work) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:
+        print(json.dumps({FAILED: f"{type(error).__name__}: {error}"}), flush=True)
+        raise

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.allreduce import COLUMNS, SETTINGS, Table, Work, in_a_forward
+from calibration.allreduce import COLUMNS, Table, Way, Work, in_a_forward, ways
 from calibration.grids import Point, next_width, points, teaching_order
 from calibration.machine import Timing, links, recorded_command
 from calibration.quick import model_of
@@ -15,6 +15,7 @@ from calibration.session import Task, measure
 from calibration.shapes import ModelShape, read_shape
 from specsim import load_runs
 from specsim.errors import InputError, SpecsimError
+from specsim.runs.allreduce_files import load_allreduce
 
 SHAPE = ModelShape("m", 2, 8, 4, 2, 2, 16, 32)
 
@@ -184,17 +185,36 @@ def test_a_timing_is_its_median_and_quartiles():
     assert timing.spread == pytest.approx((52.0 - 1.5) / 2 / 3)  # quartiles 1.5 and 52 of five, exclusive
 
 
-def test_a_table_grows_by_settings_and_reads_back(tmp_path):
-    table = Table(tmp_path / "t.csv", ("nccl", "bytes", "time_us"))
-    table.add("default", [{"nccl": "default", "bytes": 1024, "time_us": 9.0, "pattern": "x"}])
-    assert Table(tmp_path / "t.csv", table.columns).has("default")
-    assert not Table(tmp_path / "t.csv", table.columns).has("Ring-LL")
+def test_a_table_grows_by_settings_and_implementations_and_reads_back(tmp_path):
+    path = tmp_path / "t.csv"
+    row = {"nccl": "default", "implementation": "nccl", "bytes": 1024, "time_us": 9.0, "pattern": "x"}
+    Table(path, COLUMNS["allreduce"]).add(Way("nccl"), [row])
+    Table(path, COLUMNS["allreduce"]).add(Way("one-shot"), [row | {"implementation": "one-shot"}])
+    table = Table(path, COLUMNS["allreduce"])
+    have = [way for way in (Way("nccl"), Way("nccl", "Ring-LL"), Way("one-shot"), Way("vllm")) if table.has(way)]
+    assert have == [Way("nccl"), Way("one-shot")]
+
+
+def test_a_table_of_before_implementations_were_told_apart_is_nccls(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("nccl,bytes,time_us\ndefault,1024,9.0\n", encoding="utf-8")
+    table = Table(path, COLUMNS["allreduce"])
+    assert table.has(Way("nccl"))
+    assert not table.has(Way("vllm"))
+    table.add(Way("vllm"), [{"nccl": "default", "implementation": "vllm", "bytes": 1024, "time_us": 5.0}])
+    assert [s.label for s in load_allreduce([(None, path)]).settings()] == ["default", "vllm"]
+
+
+def test_settings_are_nccls_and_every_other_implementation_is_run_once():
+    assert list(map(str, ways(["vllm", "nccl"], ["default", "Ring-LL"]))) == [
+        "vllm", "NCCL setting default", "NCCL setting Ring-LL",
+    ]  # fmt: skip
 
 
 def test_work_is_read_as_it_was_written():
     work = Work("forward", 2, (1024,), (1, 2), SHAPE)
-    read, setting = Work.read(work.written("Ring-LL"))
-    assert setting in SETTINGS
+    read, way = Work.read(work.written(Way("nccl", "Ring-LL")))
+    assert way == Way("nccl", "Ring-LL")
     assert (read.kind, read.ranks, list(read.tokens), read.shape) == ("forward", 2, [1, 2], SHAPE)
 
 
@@ -240,7 +260,7 @@ def test_all_reduces_in_a_forward_are_what_it_takes_longer_over_their_number():
         "without_ms": "1.0",
         "cuda_graph": "True",
     }
-    row["spread_us"] = "4"
+    row |= {"spread_us": "4", "implementation": "nccl"}
     (found,) = in_a_forward([row, row | {"tokens": "3", "with_ms": "0.99"}], SHAPE)
     assert (found["bytes"], found["cuda_graph"], found["time_us"]) == ("32", "True", pytest.approx(20.0))
     assert found["spread_us"] == 1.0
@@ -266,7 +286,7 @@ def test_links_are_read_from_the_drivers_topology():
 def test_a_setting_that_is_measured_again_takes_the_place_of_its_rows(tmp_path):
     path = tmp_path / "t.csv"
     for time_us in (9.0, 8.0):
-        Table(path, COLUMNS["allreduce"]).add("LL", [{"nccl": "LL", "bytes": 1024, "time_us": time_us}])
-    Table(path, COLUMNS["allreduce"]).add("Simple", [{"nccl": "Simple", "bytes": 1024, "time_us": 7.0}])
+        Table(path, COLUMNS["allreduce"]).add(Way("nccl", "LL"), [{"nccl": "LL", "bytes": 1024, "time_us": time_us}])
+    Table(path, COLUMNS["allreduce"]).add(Way("nccl", "Simple"), [{"nccl": "Simple", "bytes": 1024, "time_us": 7.0}])
     rows = Table(path, COLUMNS["allreduce"]).rows
     assert [(row["nccl"], row["time_us"]) for row in rows] == [("LL", "8.0"), ("Simple", "7.0")]

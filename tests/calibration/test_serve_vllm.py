@@ -1,5 +1,6 @@
-"""`calibration serve` with vLLM's CPU build and a tiny shape; nothing here depends on how busy the machine is."""
+"""`calibration serve` and `allreduce` with vLLM's CPU build and a tiny shape; nothing here depends on how busy the machine is."""
 
+import csv
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from specsim import fit, load_runs
+from specsim.runs.allreduce_files import load_allreduce
 
 pytestmark = pytest.mark.vllm
 
@@ -66,3 +68,17 @@ def test_a_server_that_refuses_its_flags_is_told_and_exits_with_2(served, tmp_pa
     assert done.returncode == 2
     assert "no-such-flag" in done.stderr
     assert "nothing was measured" in done.stderr
+
+
+def test_all_reduces_are_vllms_own_where_they_are_asked_for(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "calibration", "allreduce", "--settings", "default", "--implementations", "nccl,vllm", "-o", "t.csv"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader((tmp_path / "t.csv").read_text(encoding="utf-8").splitlines()))
+    made = {row["implementation"]: row["source"] for row in rows}
+    assert "torch.distributed over gloo" in made["nccl"]
+    assert ", vLLM " in made["vllm"]
+    assert [setting.label for setting in load_allreduce([(None, tmp_path / "t.csv")]).settings()] == ["default", "vllm"]

@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from calibration.__main__ import group
+from calibration.allreduce import Way, Work, measured
 from specsim import CostModel, fit, load_runs
+from specsim.errors import SpecsimError
 from specsim.runs.allreduce_files import load_allreduce
 
 try:
@@ -199,8 +201,10 @@ def test_allreduce_over_processes(tmp_path, monkeypatch):
     run("allreduce", "-o", out, "--settings", "default", "--model", path)
     (setting,) = load_allreduce([(None, out)]).settings()
     assert (setting.label, setting.ranks) == ("default", 2)
-    assert (tmp_path / "table-forward.csv").read_text().startswith("nccl,tokens,bytes,with_ms,without_ms")
-    (source,) = {row["source"] for row in csv.DictReader(out.read_text(encoding="utf-8").splitlines())}
+    assert (tmp_path / "table-forward.csv").read_text().startswith("nccl,implementation,tokens,bytes,with_ms")
+    rows = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
+    assert {row["implementation"] for row in rows} == {"nccl"}
+    (source,) = {row["source"] for row in rows}
     assert "python -m calibration allreduce --settings default -o table.csv" in source
     assert all(part in source for part in (f"torch {torch.__version__}", "started 20", "gloo", "NCCL_NVLS_ENABLE=0"))
     before = out.read_bytes()
@@ -213,6 +217,49 @@ def test_allreduce_over_processes(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.glob("*.csv")} == {
         f"table{name}.csv" for name in ("", "-after", "-after-cold", "-forward", "-in-forward")
     }
+
+
+def test_an_implementation_that_ends_early_says_why_in_its_own_words():
+    """Symmetric memory is a GPU's; what torch's launcher prints last is a line of dashes."""
+    with pytest.raises(SpecsimError, match=r"one-shot: its processes ended with 1: \w+(Error|Exception): ") as caught:
+        measured(Work("allreduce", 2, (1024,)), Way("one-shot"))
+    assert "===" not in str(caught.value)
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A group of this process."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_sums_are_seen_to_before_anything_is_timed():
+    """One rank holds ones, and its sum is ones."""
+    from calibration.machine import Machine
+    from calibration.reducers import Reducer, checked, reducer
+
+    machine = Machine("cpu")
+    checked(reducer("nccl", machine, 1024), machine, False, (16, 1024))
+    with pytest.raises(SpecsimError, match="a wrong one: wrong sums at 16 bytes"):
+        checked(Reducer(lambda message: message + 1, "a wrong one"), machine, False, (16, 1024))
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("two-shot", "two-shot needs GPUs"),
+        ("three-shot", "'three-shot' is not known; allowed: all, nccl, one-shot, two-shot, vllm"),
+        ("vllm", "vllm needs vLLM, which is not installed here"),
+    ],
+)
+def test_implementations_that_cannot_be_measured_here(asked, says, tmp_path, monkeypatch):
+    monkeypatch.setattr("calibration.commands.find_spec", lambda _: None)
+    done = CliRunner().invoke(group, ["allreduce", "--implementations", asked, "-o", str(tmp_path / "o.csv")])
+    assert says in str(done.exception)
 
 
 @pytest.mark.parametrize(

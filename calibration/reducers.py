@@ -1,0 +1,130 @@
+"""Implementations of an all-reduce: each sums a tensor over the ranks, and is seen to before anything is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from calibration.allreduce import ONE_SHOT, TWO_SHOT, VLLM
+from calibration.machine import Machine
+from specsim.errors import SpecsimError
+
+Tensor: TypeAlias = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """`total` gives the sum over the ranks, in place or not; `capturing` is entered around a CUDA graph's capture.
+
+    `made_of` says what does the work.
+    """
+
+    total: Callable[[Tensor], Tensor]
+    made_of: str
+    capturing: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+def reducer(implementation: str, machine: Machine, most_bytes: int) -> Reducer:
+    """An implementation over the group that is there, for messages of at most so many bytes."""
+    if implementation == VLLM:
+        return _vllm(machine)
+    if implementation in (ONE_SHOT, TWO_SHOT):
+        return _symmetric(implementation, machine, most_bytes)
+    return Reducer(_in_place, f"torch.distributed over {dist.get_backend()}")
+
+
+def _in_place(message: Tensor) -> Tensor:
+    dist.all_reduce(message)
+    return message
+
+
+# -- torch's symmetric memory: each rank reads the others' buffers ---------------------------------------------------------
+
+
+def _symmetric(implementation: str, machine: Machine, most_bytes: int) -> Reducer:
+    """One shot reads whole messages of all ranks, two shots a share and then the sums; copied in, as an engine has to."""
+    import torch.distributed._symmetric_memory as symmetric_memory
+
+    assert dist.group.WORLD is not None
+    group = dist.group.WORLD.group_name
+    elements = most_bytes // torch.empty((), dtype=machine.dtype).element_size()
+    buffer = symmetric_memory.empty(elements, dtype=machine.dtype, device=torch.device(machine.device, dist.get_rank()))
+    symmetric_memory.rendezvous(buffer, group)
+    total = {ONE_SHOT: _one_shot, TWO_SHOT: _two_shots}[implementation]
+    return Reducer(partial(total, buffer, group), "torch symmetric memory, no multicast")
+
+
+def _one_shot(buffer: Tensor, group: str, message: Tensor) -> Tensor:
+    shared = buffer[: message.numel()].view(message.shape)
+    summed: Tensor = torch.ops.symm_mem.one_shot_all_reduce_copy(shared, message, "sum", group)
+    return summed
+
+
+def _two_shots(buffer: Tensor, group: str, message: Tensor) -> Tensor:
+    shared = buffer[: message.numel()].view(message.shape)
+    shared.copy_(message)
+    torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", group)
+    return message.copy_(shared)
+
+
+# -- vLLM's own choice for a tensor-parallel group -------------------------------------------------------------------------
+
+
+def _vllm(machine: Machine) -> Reducer:
+    """What vLLM takes for messages of a size: its custom kernel where it has one, else what it falls back on."""
+    import vllm
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+
+    backend = "nccl" if machine.on_gpu else "gloo"
+    with set_current_vllm_config(VllmConfig()):
+        parallel_state.init_distributed_environment(
+            dist.get_world_size(), dist.get_rank(), "env://", dist.get_rank(), backend
+        )
+        parallel_state.initialize_model_parallel(dist.get_world_size(), backend=backend)
+    group = parallel_state.get_tp_group()
+    made_of = f"vLLM {vllm.__version__}: {_kernels(group.device_communicator)}"
+    return Reducer(group.all_reduce, made_of, group.graph_capture if machine.on_gpu else nullcontext)
+
+
+def _kernels(communicator: Any) -> str:
+    """What vLLM's communicator may take, in the order in which it asks."""
+    names = {
+        "fi_ar_comm": "FlashInfer",
+        "ca_comm": "custom all-reduce",
+        "symm_mem_comm": "torch symmetric memory",
+        "pynccl_comm": "NCCL",
+    }
+    ready = [
+        said for name, said in names.items() if getattr(getattr(communicator, name, None), "disabled", True) is False
+    ]
+    return " then ".join(ready) or type(communicator).__name__
+
+
+# -- seen to sum -----------------------------------------------------------------------------------------------------------
+
+
+def checked(reduce: Reducer, machine: Machine, graph: bool, sizes: tuple[int, ...]) -> None:
+    """Raise SpecsimError unless it sums what the ranks hold, called and replayed from a CUDA graph."""
+    ranks = dist.get_world_size()
+    for size in sizes:
+        held = torch.full(
+            (size // machine.dtype.itemsize,), dist.get_rank() + 1.0, device=machine.device, dtype=machine.dtype
+        )
+        result = torch.empty_like(held)
+
+        def step(held: Tensor = held, result: Tensor = result) -> None:
+            result.copy_(reduce.total(held.clone()))
+
+        replay = machine.capture(step, graph, reduce.capturing)
+        for work in (step, replay):
+            result.zero_()
+            work()
+            if not torch.equal(result, torch.full_like(held, ranks * (ranks + 1) / 2)):
+                raise SpecsimError(f"{reduce.made_of}: wrong sums at {size} bytes, so that its times say nothing")
