@@ -167,50 +167,65 @@ hard ones: there a constant ratio has the sign right about as often as a fit, wh
 ## Forward time by an all-reduce table
 
 Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs, multicast off): what a setting changes of a 32-layer
-forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens on one machine and 1 to 64 on three others, and what tables of
-all-reduces say of it (eq. 17). Files are named as in `calibration/data`; "no attention" is
-`tests/validation/data/h200x2_forward.csv`. All tables are of `h200x2c`, by `python -m calibration allreduce --model`:
+forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens on three machines and 1 to 64 on three others, and what tables
+of all-reduces say of it (eq. 17). Files are named as in `calibration/data`; "no attention" is
+`tests/validation/data/h200x2_forward.csv`. All tables are of `h200x2d`, by `python -m calibration allreduce --model`:
 all-reduces back to back, as nccl-tests makes them; what one adds behind a matrix product that it depends on, whose weight
 stays in the cache; the same behind products of four weights of 128 MiB in turn, which come from memory ("cold"); and what the
-forward took longer with its all-reduces, over their number. Within 15% or 0.1 ms is the aim.
+forward took longer with its all-reduces, over their number. Settings are NCCL's; `vllm`, `one-shot` and `two-shot` are not (vLLM's
+custom all-reduce, torch's symmetric memory). Within 15% or 0.1 ms is the aim.
 
 {all_reduce}
 
 Back to back tells {alone_within} of {alone_of} changes so, behind cold products {cold_within}. Of the {forward_of} changes for which another machine's
-forward was asked it tells {forward_within}, cold products tell {cold_of_forward}, back to back {alone_of_forward}; LL128, Tree-Simple and more than 64 tokens are not among those. So what
+forward was asked it tells {forward_within}, cold products tell {cold_of_forward}, back to back {alone_of_forward}. So what
 single all-reduces leave out is that weights come from memory between two of them. Up to {few} tokens, where the default is LL,
 an all-reduce takes more in its forward than its table says, beside the default's, by:
 
 {extras}
 
-LL is the same everywhere; Simple and LL128 are dearer where weights come from memory, in a ring as in a tree. Up to
-{fall_short:.2f} times what back to back says was measured; intervals of settings that were never run allow for that. Give `specsim comm` the
-table in a forward or, without a forward, the one behind cold products.
+LL is the same everywhere; Simple and LL128 are dearer where weights come from memory, in a ring as in a tree, and so are other
+implementations, by less. Up to {fall_short:.2f} times what back to back says was measured; intervals of settings that were never
+run allow for that. Give `specsim comm` the table in a forward or, without a forward, the one behind cold products.
+
+One all-reduce in a forward, by message:
+
+{in_forward}
 
 ## Served over two GPUs, by NCCL setting
 
-vLLM 0.24.0 with EAGLE-3 over two H200s with NVLink, without its own all-reduce: plain decode, 3 and 5 drafts at batch 1 to 64
-(`calibration/data/h200x2_served_llama-3.1-8b.json`, by `python -m calibration serve --tensor-parallel 2`; its three starts were
-on three machines). The fit saw the twelve runs under NCCL's default. All other settings are the default's times moved by eq. 17, with
-all-reduces of `h200x2c`, which was the second of those; none of their runs was seen.
+vLLM 0.24.0 with EAGLE-3 over two H200s with NVLink: plain decode, 3 and 5 drafts at batch 1 to 64, by
+`python -m calibration serve --tensor-parallel 2`. `h200x2d` and `h200x2e` are of one machine each, the former of the tables'
+(`calibration/data/h200x2d_served_llama-3.1-8b.json` and so on); the three starts of `h200x2` were on three machines. In each
+file the fit saw the twelve runs under NCCL's default, with vLLM's own all-reduce off. All other settings are the default's times
+moved by eq. 17, with all-reduces of `h200x2d`; none of their runs was seen. `engine-own` has vLLM's own all-reduce on, told by
+the table of `vllm`.
 
 {tensor_parallel}
 
-A change within 15% or 0.2 ms is the aim. All-reduces measured in a forward tell {felt_within} of {felt_of} changes so, those behind cold
-products {warm_within}, those back to back {table_within}. No message lies outside the tables; logits are gathered beyond them in {logits_beyond} of
-the {felt_of} (as half an all-reduce, along its last slope), which is flagged. What is missed in a forward: without peer access two changes under 5
-drafts are {short_least:.0%} and {short_most:.0%} larger than told, where changes under drafts are larger than told at every batch size; why is not known.
-And one load stands out: Ring-LL with 5 drafts at batch 4, dearer than told where Ring-LL and the default are alike. Its parts scatter
-by {out:.1%}, those of other loads below 64 requests by {out_most:.1%} at most and {usual:.1%} in the median; that it was disturbed is an inference.
+A change within 15% or 0.2 ms is the aim. All-reduces measured in a forward tell {felt_within} of {felt_of} changes between NCCL's settings so, those
+behind cold products {warm_within}, those back to back {table_within}; on the one machine {one_within} of {one_of}. No message lies outside the
+tables; logits are gathered beyond them in {logits_beyond} of all {all_of} (as half an all-reduce, along its last slope), which is flagged.
+
+What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests: their parts scatter by more than
+{unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on them, and that they were disturbed is an inference. Where none
+stands out, {felt_steady_within} of {felt_steady_of} are within. And changes under drafts are larger than told, by as much at any batch size below
+{many}, why is not known (medians over batches and files, ms):
+
+{larger}
+
+Of the changes to the engine's own all-reduce {own_within} of {own_of} are within, for that reason; intervals between implementations
+allow for it.
 
 {tensor_parallel_answers}
 
-"Told" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05 tokens is the aim: by moved
-runs {moved_close} of {moved_of} are, the others but the load that stands out within {moved_last:.2f}, all of them without peer access. The fit tells {told_close},
-within {told_last:.2f} but for that load, since it takes the default's cycles for a line that they are not. Without peer
-access ("nop2p") messages cost by their bytes: the more requests there are, the more accepted tokens drafts need.
+"By the fit" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05 tokens is the aim: by moved
+runs {moved_close_within} of {moved_close_of} under NCCL's settings are, on the one machine {one_close_within} of {one_close_of}, over NVLink {nvlink_close_within} of {nvlink_close_of}, without peer access
+{nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}. The fit tells {told_close}, since it takes the default's cycles for a
+line that they are not. Without peer access ("nop2p") messages cost by their bytes: the more requests there are, the more accepted
+tokens drafts need.
 
-What the engine's own all-reduce saves is measured, since no table of NCCL's can tell it:
+What the engine's own all-reduce saves, both measured (`h200x2`):
 
 {own_all_reduce}
 
@@ -304,6 +319,7 @@ def _by_all_reduces() -> dict[str, object]:
     return {
         "all_reduce": accuracy_allreduce.table(),
         "extras": accuracy_allreduce.extras_table(),
+        "in_forward": accuracy_allreduce.in_forward_table(),
         "few": accuracy_allreduce.FEW,
         "fall_short": accuracy_allreduce.fall_short(),
         "alone_within": alone[0],
@@ -318,29 +334,36 @@ def _by_all_reduces() -> dict[str, object]:
 
 def _over_two_gpus() -> dict[str, object]:
     """What the section on servers over two GPUs says."""
-    felt, warm, back_to_back = (accuracy_tensor_parallel.within(name) for name in accuracy_tensor_parallel.TABLES)
-    moved, told = (accuracy_tensor_parallel.close(name) for name in ("length_moved", "length_told"))
-    out, out_most, usual = accuracy_tensor_parallel.scatter()
-    short = accuracy_tensor_parallel.short_of("nop2p")
+    of_nccl = tuple(part for part in accuracy_tensor_parallel.PARTS if part[1] != accuracy_tensor_parallel.OWN)
+    one = tuple(part for part in of_nccl if part[0] == accuracy_tensor_parallel.SERVED[0])
+    parts = {
+        name: accuracy_tensor_parallel.parts_of(*settings)
+        for name, settings in {
+            "own": (accuracy_tensor_parallel.OWN,), "nvlink": ("Ring-LL", "Ring-Simple"), "nop2p": ("nop2p",)
+        }.items()
+    }  # fmt: skip
+    counted = {
+        "felt": accuracy_tensor_parallel.within("in a forward", of_nccl),
+        "felt_steady": accuracy_tensor_parallel.within("in a forward", of_nccl, steady=True),
+        "one": accuracy_tensor_parallel.within("in a forward", one),
+        "own": accuracy_tensor_parallel.within("in a forward", parts["own"]),
+        "moved_close": accuracy_tensor_parallel.close("length_moved", of_nccl),
+        "one_close": accuracy_tensor_parallel.close("length_moved", one),
+        **{f"{name}_close": accuracy_tensor_parallel.close("length_moved", each) for name, each in parts.items()},
+    }
     return {
         "tensor_parallel": accuracy_tensor_parallel.table(),
         "tensor_parallel_answers": accuracy_tensor_parallel.answers_table(),
         "own_all_reduce": accuracy_tensor_parallel.own_table(),
+        "larger": accuracy_tensor_parallel.larger_table(),
         "logits_beyond": accuracy_tensor_parallel.beyond("in a forward", "logits_bytes"),
-        "felt_within": felt[0],
-        "felt_of": felt[1],
-        "warm_within": warm[0],
-        "table_within": back_to_back[0],
-        "short_least": min(short),
-        "short_most": max(short),
-        "out": out,
-        "out_most": out_most,
-        "usual": usual,
-        "moved_close": moved[0],
-        "moved_of": moved[1],
-        "told_close": told[0],
-        "moved_last": accuracy_tensor_parallel.furthest("length_moved")[1],
-        "told_last": accuracy_tensor_parallel.furthest("length_told")[1],
+        "all_of": accuracy_tensor_parallel.within("in a forward")[1],
+        "warm_within": accuracy_tensor_parallel.within("after a cold product", of_nccl)[0],
+        "table_within": accuracy_tensor_parallel.within("back to back", of_nccl)[0],
+        "told_close": accuracy_tensor_parallel.close("length_told", of_nccl)[0],
+        **accuracy_tensor_parallel.loads_told(),
+        **{f"{name}_within": found[0] for name, found in counted.items()},
+        **{f"{name}_of": found[1] for name, found in counted.items()},
     }
 
 

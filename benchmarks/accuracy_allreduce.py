@@ -18,12 +18,13 @@ from benchmarks.held_out import span
 from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.step_change import Shape, forward_change_ms, forward_ms
 from specsim.quantities import BoolArray, FloatArray
+from specsim.runs.allreduce import NCCL
 from specsim.runs.allreduce_files import load_allreduce
 
 HARNESS = Path(__file__).parents[1] / "calibration" / "data"
 SHAPE = Shape(layers=32, hidden_size=4096)
-TABLES_OF = "h200x2c"
-"""The machine whose all-reduces are asked: measured under most settings, to the largest messages."""
+TABLES_OF = "h200x2d"
+"""The machine whose all-reduces are asked: measured under most settings, and by other implementations than NCCL's."""
 TABLE = "h200x2_allreduce.csv"
 
 
@@ -52,8 +53,14 @@ def forwards(nccl: str) -> Forwards:
 
 def _read(path: Path, nccl: str) -> Forwards:
     with path.open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["nccl"] == nccl]
+        rows = [row for row in csv.DictReader(lines) if _name(row) == nccl]
     return Forwards(*(np.array([float(row[name]) for row in rows]) for name in ("tokens", "with_ms", "without_ms")))
+
+
+def _name(row: dict[str, str]) -> str:
+    """The NCCL setting, or the implementation where it is another."""
+    other = row.get("implementation") or NCCL
+    return row["nccl"] if other == NCCL else other
 
 
 def harness_curves(table: str = "allreduce") -> dict[str, MeasuredCurve]:
@@ -99,6 +106,22 @@ def extras_table() -> str:
     for nccl in alone:
         cells = (f"{us.min():+.1f} to {us.max():+.1f} µs | {us.mean():+.1f} µs" for us in (alone[nccl], cold[nccl]))
         lines.append(f"| {nccl} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+SHOWN = (8, 64, 512, 4096)
+"""Messages [KiB] that are shown of each way to carry them."""
+
+
+def in_forward_table() -> str:
+    """A line for each setting and implementation: what one all-reduce takes in a forward [µs]."""
+    lines = [
+        f"| setting or implementation | {' | '.join(f'{size} KiB' for size in SHOWN)} |",
+        f"|---|{'--:|' * len(SHOWN)}",
+    ]
+    for name, curve in harness_curves(TABLES["in a forward"]).items():
+        times = np.asarray(curve.time_us(1024.0 * np.array(SHOWN)))
+        lines.append(f"| {name} | {' | '.join(f'{us:.1f} µs' for us in times)} |")
     return "\n".join(lines)
 
 
@@ -150,7 +173,7 @@ NO_ATTENTION = "no attention"
 @cache
 def changes() -> dict[str, dict[str, Changed]]:
     """By machine and setting the changes of forwards from the default's: the tables' machine, then the others."""
-    machines = (TABLES_OF, "h200x2", "h200x2b")
+    machines = (TABLES_OF, "h200x2c", "h200x2", "h200x2b", "h200x2e")
     found = {
         machine: _changes_of(partial(harness_forwards, machine=machine), machine == TABLES_OF) for machine in machines
     }
@@ -185,4 +208,4 @@ def _cells(measured: FloatArray, by_table: FloatArray | None) -> str:
 
 
 if __name__ == "__main__":
-    print(table(), extras_table(), sep="\n\n")
+    print(table(), extras_table(), in_forward_table(), sep="\n\n")

@@ -118,7 +118,7 @@ def comm_record(
     for curve in others or [start]:
         custom, gathered = asked.custom(start.label, curve.label), asked.both_of_nccl(start.label, curve.label)
         change = step_change(start, curve, cycle, asked.target, asked.draft, extends, custom, gathered)
-        rows += list(_rows(asked, cycle, start, curve, change))
+        rows += list(_rows(asked, cycle, start, curve, change, gathered))
     return {
         "from": start.label,
         "all_reduces": asked.target.all_reduces,
@@ -134,7 +134,7 @@ def comm_record(
 
 
 def _rows(
-    asked: Compared, cycle: Cycle, start: AllReduceCurve, curve: AllReduceCurve, change: StepChange
+    asked: Compared, cycle: Cycle, start: AllReduceCurve, curve: AllReduceCurve, change: StepChange, gathered: bool
 ) -> Iterator[Record]:
     message = np.asarray(asked.target.message_bytes(cycle.verify_tokens))
     times: list[FloatArray] = [np.asarray(c.time_us(message)) for c in (start, curve)]
@@ -154,8 +154,8 @@ def _rows(
             "from_all_reduce_ms": float(whole[0][at]),
             "to_all_reduce_ms": float(whole[1][at]),
             "logits_bytes": int(logits[at]),
-            "from_gather_ms": float(gathers[0][at]),
-            "to_gather_ms": float(gathers[1][at]),
+            "from_gather_ms": float(gathers[0][at]) if gathered else None,
+            "to_gather_ms": float(gathers[1][at]) if gathered else None,
             "verify_change_ms": float(change.verify_ms[at]),
             "draft_change_ms": float(change.draft_ms[at] + change.extend_ms[at]),
             "cycle_change_ms": float(change.cycle_ms[at]),
@@ -201,6 +201,11 @@ def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None)
         yield (
             "the embedding's all-reduce and the gather of logits are not counted: state --vocab-size where the vocabulary is"
             " split over the GPUs, as vLLM and SGLang do"
+        )
+    elif any(row["to_gather_ms"] is None for row in rows):
+        yield (
+            "the gather of logits is not counted between implementations of which one is not NCCL's: a kernel that only reduces says"
+            " nothing of it, and engines leave it to NCCL"
         )
     if asked.draft is None:
         yield "the drafter's own all-reduces are not counted: state --draft-layers if it is split over the GPUs too"
@@ -333,6 +338,8 @@ def _changes_table(record: Record) -> str:
 
 
 def _gather(row: Record) -> str:
+    if row["to_gather_ms"] is None:
+        return "-"
     return number(row["to_gather_ms"], 2) + (" ³" if row["logits_extrapolated"] and not row["prior"] else "")
 
 

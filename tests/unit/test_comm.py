@@ -190,6 +190,8 @@ def test_logits_are_shown_flagged_and_nccls(run_cli, csv):
     text = run_cli(*asked).stdout
     assert "gather" in text
     assert "0.01 ³" in text  # half of 10 µs
+    assert {row[name] for row in one_shot for name in ("from_gather_ms", "to_gather_ms")} == {None}
+    assert "not counted between implementations" in " ".join(text.split())
     assert "EXTRAPOLATED at rows marked ³" in text
 
 

@@ -3,7 +3,7 @@
 Own measurements of 2026-11-29 and 30: two H200s with NVLink, NCCL 2.28.9, torch 2.11.0+cu130, multicast off, CUDA graphs,
 medians. In `tests/validation/data` `h200x2_allreduce.csv` is the time of one of 20 all-reduces in a row; `h200x2_after_matmul.csv` what one adds
 after a matrix product of 13 µs; `h200x2_forward.csv` a 32-layer forward of hidden size 4096 (no attention) with its 64
-all-reduces and without. `calibration/data/h200x2*` has the same by the harness, on three other machines. Labels are NCCL_ALGO and NCCL_PROTO; at these sizes the default is LL.
+all-reduces and without. `calibration/data/h200x2*` has the same by the harness, on five other machines. Labels are NCCL_ALGO and NCCL_PROTO; at these sizes the default is LL.
 """
 
 from __future__ import annotations
@@ -106,31 +106,49 @@ def test_intervals_of_settings_never_run_allow_for_what_tables_fell_short_by():
 
 
 def test_weights_from_memory_are_most_of_what_simple_takes_more_in_a_forward():
-    """Found: 6.1 and 4.9 µs an all-reduce beside the default, behind products of 128 MiB 1.4 and 0.5; LL within 0.6 by either."""
+    """Found: 6.7 and 5.1 µs an all-reduce beside the default, behind products of 128 MiB 2.3 and 1.2; LL within 0.7 by either."""
     alone, cold = (extras_us(harness_curves(table)) for table in ("allreduce", "after_cold_allreduce"))
     for nccl in ("Ring-Simple", "Tree-Simple"):
         assert alone[nccl].mean() > 4.5
-        assert cold[nccl].mean() < 1.8
-    assert alone["Ring-LL128"].mean() > 2.2
-    assert abs(cold["Ring-LL128"].mean()) < 0.8
-    assert all(abs(us[nccl].mean()) < 0.8 for us in (alone, cold) for nccl in ("Ring-LL", "Tree-LL"))
+        assert cold[nccl].mean() < 2.5
+    for nccl in ("Ring-LL128", "Tree-LL128"):
+        assert alone[nccl].mean() > 2.2
+        assert abs(cold[nccl].mean()) < 1.2
+    assert all(abs(us[nccl].mean()) < 0.8 for us in (alone, cold) for nccl in ("Ring", "Ring-LL", "Tree-LL"))
+    for other in ("vllm", "one-shot", "two-shot"):
+        assert 1.0 < alone[other].mean() < 2.0
+        assert abs(cold[other].mean()) < 1.0
 
 
 def test_all_reduces_as_a_forward_meets_them_tell_its_changes():
-    """Within 15% or 0.1 ms, four machines; those in a forward are asked of other machines' alone."""
-    assert within("back to back") == (78, 149)
-    assert within("after a product") == (85, 149)
-    assert within("after a cold product") == (140, 149)
+    """Within 15% or 0.1 ms, six machines; those in a forward are asked of other machines' alone."""
+    assert within("back to back") == (170, 318)
+    assert within("after a product") == (179, 318)
+    assert within("after a cold product") == (279, 318)
     asked = [within(name, "in a forward") for name in ("in a forward", "after a cold product", "back to back")]
-    assert asked == [(71, 71), (70, 71), (40, 71)]
+    assert asked == [(161, 162), (141, 162), (88, 162)]
 
 
-def test_changes_are_of_four_machines_and_no_machine_is_told_by_its_own_forwards():
+def test_changes_are_of_six_machines_and_no_machine_is_told_by_its_own_forwards():
     found = changes()
-    assert [len(settings) for settings in found.values()] == [6, 4, 2, 1]
+    assert [len(settings) for settings in found.values()] == [12, 6, 4, 2, 1, 1]
     own, *others = found.values()
     assert all(told.by_table["in a forward"] is None for told in own.values())
     assert all(told.by_table["in a forward"] is not None for each in others for told in each.values())
+
+
+def test_vllms_own_all_reduce_is_the_fastest_way_to_small_messages():
+    """At 8 KiB, in a forward: 4.8 µs, symmetric memory in one shot 7.3, NCCL's default 8.7, two shots 10.0."""
+    curves_at = {name: curve.time_us(8192.0) for name, curve in harness_curves("in_forward_allreduce").items()}
+    order = sorted(curves_at, key=curves_at.__getitem__)
+    assert order[:2] == ["vllm", "one-shot"]
+    assert (
+        curves_at["vllm"]
+        < 0.6 * curves_at["default"]
+        < curves_at["one-shot"]
+        < curves_at["default"]
+        < curves_at["two-shot"]
+    )
 
 
 def test_an_extra_is_what_the_table_lacks():

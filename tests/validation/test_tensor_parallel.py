@@ -1,4 +1,4 @@
-"""A server over two GPUs under NCCL settings that the fit never saw, told by all-reduces of another machine.
+"""Servers over two GPUs under settings that the fit never saw, told by all-reduces of one machine.
 
 Own measurements of 2026-11-29 and 30: vLLM 0.24.0 over two H200s by `python -m calibration serve` (calibration/data).
 """
@@ -12,133 +12,152 @@ import pytest
 
 from benchmarks.accuracy_allreduce import HARNESS, changes
 from benchmarks.accuracy_tensor_parallel import (
-    MS,
-    STANDS_OUT,
+    MANY,
+    OWN,
+    PARTS,
+    SERVED,
     TABLES,
     TOKENS,
+    UNSTEADY,
     answers,
     beyond,
     close,
-    furthest,
+    larger_ms,
+    loads_told,
+    parts_of,
     runs_of,
-    scatter,
-    settings,
-    short_of,
+    served,
     told,
     within,
 )
 from calibration.allreduce import in_a_forward
 from calibration.shapes import read_shape
-from specsim.cost.derived import ALONE, IN_FORWARDS
+from specsim.cost.allreduce import measured_curve
+from specsim.cost.derived import ACROSS, ALONE, IN_FORWARDS, DerivedSetting
+from specsim.cost.step_change import Shape
+
+ONE_MACHINE = tuple(part for part in parts_of("h200x2d") if part[1] != OWN)
+OF_NCCL = tuple(part for part in PARTS if part[1] != OWN)
+
+
+def test_on_one_machine_every_change_and_every_length_is_told():
+    """Ring-LL and Ring-Simple, plain, 3 and 5 drafts, batch 1 to 64, by the runs under the default and the table in a forward."""
+    assert within("in a forward", ONE_MACHINE) == (20, 20)
+    assert close("length_moved", ONE_MACHINE) == (12, 12)
 
 
 def test_all_reduces_as_a_forward_meets_them_tell_a_servers_changes():
-    """Found: 33 of 36 in a forward, 29 after cold products, 20 back to back (of Simple two of twelve)."""
-    assert within("in a forward") == (33, 36)
-    assert within("after a cold product")[0] >= 28
-    assert 15 <= within("back to back")[0] <= 22
+    """Found: NCCL's settings 63 of 68 in a forward (62 of 64 where no load stands out), the engine's own 13 of 28."""
+    assert within("in a forward", OF_NCCL) == (63, 68)
+    assert within("in a forward", OF_NCCL, steady=True) == (62, 64)
+    assert within("in a forward", parts_of(OWN)) == (13, 28)
+    assert within("after a cold product", OF_NCCL)[0] < 50
+    assert within("back to back", OF_NCCL)[0] < 40
 
 
 def test_nothing_lies_outside_the_tables_but_logits():
-    """Messages to 3 MiB of 4; logits of verify are gathered beyond in half of the times."""
+    """Messages to 3 MiB of 4; logits of verify are gathered beyond in a third of the times."""
     for name in TABLES:
         assert beyond(name, "message_bytes") == 0
-        assert 0 < beyond(name, "logits_bytes") < 36
+        assert 0 < beyond(name, "logits_bytes") < 40
 
 
-def test_changes_that_are_missed():
-    """One load that stands out, by 0.5 ms; without peer access two, 18 and 42% larger than told."""
-    found = (told("in a forward", nccl) for nccl in settings())
-    missed = [run.id for each in found for run, well in zip(each.runs, each.within, strict=True) if not well]
-    assert set(missed) == {STANDS_OUT, "6 draft tokens nop2p 1x128", "6 draft tokens nop2p 4x128"}
-    assert sorted(short_of("nop2p")) == pytest.approx([0.18, 0.42], abs=0.01)
-    out, others, usual = scatter()
-    assert out > 2 * others > 4 * usual
+def test_steady_changes_of_nccl_that_are_missed_are_of_five_drafts_without_peer_access():
+    found = [(nccl, told("in a forward", file, nccl)) for file, nccl in OF_NCCL]
+    missed = [(nccl, run.spec.num_draft_tokens) for nccl, each in found
+              for run, well, steady in zip(each.runs, each.within, each.steady, strict=True) if steady and not well]  # fmt: skip
+    assert missed == [("nop2p", 6), ("nop2p", 6)]
 
 
-@pytest.mark.parametrize("nccl", settings())
-def test_changes_by_setting(nccl):
-    """Of twelve each; the base's runs are no part of it."""
-    found = told("in a forward", nccl)
-    assert len(found.runs) == 12
-    assert all(run.nccl == nccl for run in found.runs)
-    assert found.within.sum() >= 10
+def test_changes_under_drafts_are_larger_than_told_at_any_batch_size():
+    """Does not fit, and why is not known: the engine's own saves a quarter of a millisecond more; plain decode fits."""
+    assert larger_ms(OWN) == pytest.approx((0.05, 0.23, 0.26), abs=0.02)
+    assert larger_ms("nop2p") == pytest.approx((0.03, 0.08, 0.30), abs=0.04)
+    assert larger_ms("Ring-Simple") == pytest.approx((0.03, 0.10, 0.13), abs=0.03)
+
+
+def test_loads_that_stand_out_scatter_by_more_than_any_other():
+    """Seven of 99 of fewer than 64 requests, above 0.9%; no other above 0.8%."""
+    assert (MANY, UNSTEADY) == (64, 0.009)
+    told_of = loads_told()
+    assert (told_of["few_loads"], told_of["standing_out"]) == (99, 7)
+    assert told_of["else_most"] < 0.0081
 
 
 def test_break_even_lengths_of_settings_that_were_never_run():
-    """Found: 18 of 24 within 0.05 tokens by the base's own runs moved, but for one load within 0.07; the fit 15, 0.10."""
+    """Found: 33 of 44 by the base's own runs moved; of NCCL's settings over NVLink 27 of 28, without peer access 6 of 16."""
     assert TOKENS == 0.05
-    assert close("length_moved") == (18, 24)
-    assert close("length_told")[0] >= 14
-    assert furthest("length_moved")[1] < 0.07
-    assert furthest("length_told")[1] < 0.11
-    assert max(furthest("length_told")[0], furthest("length_moved")[0]) < 0.16
+    assert close("length_moved", OF_NCCL) == (33, 44)
+    assert close("length_moved", parts_of("Ring-LL", "Ring-Simple")) == (27, 28)
+    assert close("length_moved", parts_of("Ring-LL", "Ring-Simple"), steady=True) == (27, 27)
+    assert close("length_moved", parts_of("nop2p")) == (6, 16)
+    assert close("length_moved", parts_of(OWN)) == (4, 12)
+    assert close("length_told", OF_NCCL)[0] >= 26
+    errors = [abs(each.length_moved - each.length) for part in PARTS for each in answers(*part) if each.steady]
+    assert max(errors) < 0.11
 
 
-def ratios(name, served):
-    """Measured over predicted, of changes that are large enough for a ratio, rising: a server's, or the harness's forwards'."""
-    found = np.concatenate([ratio[large] for ratio, _, large in compared(name, served)])
-    return np.sort(found)
+# -- what intervals allow for --------------------------------------------------------------------------------------------
 
 
-def misses_us(name, served):
-    """What smaller changes were off by [µs an all-reduce], rising."""
-    return np.sort(np.concatenate([1000 * np.abs(off[~large]) / 64 for _, off, large in compared(name, served)]))
+def allowed(curves_in_forward, gathered):
+    curve = measured_curve("a", np.array([1024.0, 2048.0]), np.array([1.0, 2.0]), curves_in_forward)
+    return DerivedSetting("b", "a", curve, curve, Shape(32, 4096), gathered=gathered)
 
 
-def compared(name, served):
-    pairs = (
-        [(t.change_ms, t.change_ms + t.error_ms) for t in (told(name, nccl) for nccl in settings())]
-        if served
-        else [(c.measured_ms, c.by_table[name]) for found in changes().values() for c in found.values()]
-    )
+def outside(derived, measured, by_table):
+    """How many measured changes lie outside what is allowed."""
+    low, high = derived.bounds_ms(by_table)
+    return int(((measured < low) | (measured > high)).sum())
+
+
+def forwards_outside(derived, name):
+    pairs = [(c.measured_ms, c.by_table[name]) for found in changes().values() for c in found.values()]
     known = [pair for pair in pairs if pair[1] is not None]
-    return [(measured / by_table, by_table - measured, np.abs(measured) > MS) for measured, by_table in known]
+    return sum(outside(derived, *pair) for pair in known), sum(pair[0].size for pair in known)
 
 
-def test_intervals_of_verify_allow_for_what_all_reduces_in_a_forward_missed():
-    """Found: 0.90 to 1.14 times the predicted ones in forwards; served 0.96 to 1.21, once 1.42, and the load that stands out."""
-    forwards, served = ratios("in a forward", False), ratios("in a forward", True)
-    assert forwards.size >= 40
-    assert IN_FORWARDS.least < forwards[0] < 0.92
-    assert 1.12 < forwards[-1] < IN_FORWARDS.most
-    assert IN_FORWARDS.least < served[1] < served[-2] < IN_FORWARDS.most < served[-1] < 1.5
-    assert served[0] < 0  # of the load that stands out, told with the other sign
+def served_outside(derived, name, parts):
+    """Of steady changes."""
+    found = [told(name, *part) for part in parts]
+    steady = [(each.change_ms[each.steady], (each.change_ms + each.error_ms)[each.steady]) for each in found]
+    return sum(outside(derived, *pair) for pair in steady), sum(pair[0].size for pair in steady)
 
 
-def test_intervals_of_verify_allow_for_what_all_reduces_alone_missed():
-    """Found: 0.76 to 2.09 times the predicted ones in forwards; served 0.84 to 1.77, once 3.06, and the load that stands out."""
-    forwards, served = ratios("back to back", False), ratios("back to back", True)
-    assert forwards.size >= 90
-    assert ALONE.least < forwards[0] < 0.8
-    assert 2.0 < forwards[-1] < ALONE.most
-    assert ALONE.least < served[0] < served[-3] < ALONE.most < served[-2]
+def test_what_is_allowed_by_how_all_reduces_were_measured():
+    cases = (True, True), (True, False), (False, True), (False, False)
+    assert [allowed(*case).allowed for case in cases] == [IN_FORWARDS, ACROSS, ALONE, ALONE]
 
 
-def test_all_reduces_behind_cold_products_are_within_what_is_allowed_alone_but_once():
-    """Found: 0.58 (Tree-Simple at 4 MiB), else 0.78 to 1.28 times the predicted ones in forwards."""
-    forwards = ratios("after a cold product", False)
-    assert forwards.size >= 90
-    assert forwards[0] < ALONE.least < forwards[1]
-    assert forwards[-1] < 1.35 < ALONE.most
+def test_intervals_allow_for_what_all_reduces_in_a_forward_missed():
+    """Of NCCL's settings all but 5 drafts at batch 1 without peer access, 0.83 ms where 0.56 are told."""
+    assert forwards_outside(allowed(True, True), "in a forward") == (0, 162)
+    assert served_outside(allowed(True, True), "in a forward", OF_NCCL) == (1, 64)
 
 
-def test_small_changes_are_told_within_what_intervals_allow_an_all_reduce():
-    """Found: 4.4 and 4.7 µs at most by all-reduces alone, 1.5 and 1.0 by those in a forward."""
-    for name, allowed in (("back to back", ALONE), ("in a forward", IN_FORWARDS)):
-        most = max(misses_us(name, served)[-1] for served in (False, True))
-        assert 0.7 * allowed.us < most < allowed.us
+def test_between_implementations_intervals_have_to_allow_for_more():
+    assert served_outside(allowed(True, False), "in a forward", parts_of(OWN)) == (0, 24)
+    assert served_outside(allowed(True, True), "in a forward", parts_of(OWN))[0] > 10
+
+
+def test_intervals_allow_for_what_all_reduces_alone_missed():
+    for name, most in (("back to back", 1), ("after a cold product", 0)):
+        missed, of = forwards_outside(allowed(False, True), name)
+        assert missed <= most
+        assert of == 318
+        assert served_outside(allowed(False, True), name, PARTS) == (0, 88)
+    assert forwards_outside(allowed(True, True), "back to back")[0] > 100
 
 
 def test_tok_s_given_the_accept_length():
-    """Found: median 2.6%, at most 6.1% but for the load that stands out (10.2%)."""
-    errors = np.sort([abs(each.rate_told / each.rate - 1) for each in answers()])
-    assert np.median(errors) < 0.03
-    assert errors[-2] < 0.065
-    assert errors[-1] < 0.11
+    """Found: median 2.2%, at most 10% where no load stands out (the engine's own; NCCL's settings 7%)."""
+    steady = [(part, abs(each.rate_told / each.rate - 1)) for part in PARTS for each in answers(*part) if each.steady]
+    assert np.median([error for _, error in steady]) < 0.026
+    assert max(error for (_, nccl), error in steady if nccl != OWN) < 0.07
+    assert max(error for _, error in steady) < 0.1
 
 
-@pytest.mark.parametrize("machine", ["h200x2", "h200x2b", "h200x2c"])
+@pytest.mark.parametrize("machine", ["h200x2", "h200x2b", "h200x2c", "h200x2d", "h200x2e"])
 def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
     shape = read_shape(HARNESS.parent / "models" / "llama-3.1-8b.json")
     rows, kept = (
@@ -150,6 +169,7 @@ def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
 
 
 def test_every_run_is_of_one_model_and_engine():
-    runs = [run for nccl in (*settings(), "default", "engine-own") for run in runs_of(nccl)]
-    assert len(runs) == 60
+    runs = [run for file in SERVED for run in served(file).runs]
+    assert [len(served(file).runs) for file in SERVED] == [40, 32, 60]
     assert len({(run.setup.model, run.setup.engine_version) for run in runs}) == 1
+    assert all(len(runs_of(file, "default")) == 12 for file in SERVED)
