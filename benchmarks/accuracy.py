@@ -209,13 +209,13 @@ tables; logits are gathered beyond them in {logits_beyond} of all {all_of} (as h
 
 What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests: their parts scatter by more than
 {unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on them, and that they were disturbed is an inference. Where none
-stands out, {felt_steady_within} of {felt_steady_of} are within. And changes under drafts are larger than told, by as much at any batch size below
-{many}, why is not known (medians over batches and files, ms):
+stands out, {felt_steady_within} of {felt_steady_of} are within. And changes under drafts are larger than told, while plain decode's are not; why is not
+known (means over files at batch 1, 4 and 16, where no load stands out, ms):
 
 {larger}
 
-Of the changes to the engine's own all-reduce {own_within} of {own_of} are within, for that reason; intervals between implementations
-allow for it.
+That is most of what puts changes to the engine's own all-reduce outside the aim, of which {own_within} of {own_of} are within; intervals
+between implementations allow for it.
 
 {tensor_parallel_answers}
 

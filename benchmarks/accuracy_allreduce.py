@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks.groups import DATA
 from benchmarks.held_out import span
+from calibration.allreduce import Way
 from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.step_change import Shape, forward_change_ms, forward_ms
 from specsim.quantities import BoolArray, FloatArray
-from specsim.runs.allreduce import NCCL
 from specsim.runs.allreduce_files import load_allreduce
 
 HARNESS = Path(__file__).parents[1] / "calibration" / "data"
@@ -53,14 +53,8 @@ def forwards(nccl: str) -> Forwards:
 
 def _read(path: Path, nccl: str) -> Forwards:
     with path.open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if _name(row) == nccl]
+        rows = [row for row in csv.DictReader(lines) if Way.of(row).name == nccl]
     return Forwards(*(np.array([float(row[name]) for row in rows]) for name in ("tokens", "with_ms", "without_ms")))
-
-
-def _name(row: dict[str, str]) -> str:
-    """The NCCL setting, or the implementation where it is another."""
-    other = row.get("implementation") or NCCL
-    return row["nccl"] if other == NCCL else other
 
 
 def harness_curves(table: str = "allreduce") -> dict[str, MeasuredCurve]:
@@ -142,7 +136,7 @@ TABLES = {
     "after a cold product": "after_cold_allreduce",
     "in a forward": "in_forward_allreduce",
 }
-"""All-reduces of the machine that was measured last and most, by how they were made."""
+"""All-reduces of the machine that is asked, by how they were made."""
 
 
 def table() -> str:

@@ -78,10 +78,14 @@ def runs_of(file: str, nccl: str) -> tuple[Run, ...]:
 
 
 @cache
-def standing_out(file: str) -> dict[str, float]:
-    """Loads whose parts scatter by more than others', with by how much."""
-    few = (run for run in served(file).runs if run.workload.batch_size < MANY)
-    return {name: share for name, share in scatters(few).items() if share > UNSTEADY}
+def few_scatters(file: str) -> dict[str, float]:
+    """What the parts of each load of fewer than MANY requests scatter by."""
+    return scatters(run for run in served(file).runs if run.workload.batch_size < MANY)
+
+
+def standing_out(file: str) -> set[str]:
+    """Loads whose parts scatter by more than others'."""
+    return {name for name, share in few_scatters(file).items() if share > UNSTEADY}
 
 
 TABLES = ("in a forward", "after a cold product", "back to back")
@@ -123,7 +127,7 @@ def told(name: str, file: str, nccl: str) -> Told:
         np.array([whole(run).best for run in under]),
         np.array([here[run.id] for run in runs]),
         np.array([there[run.id] for run in under]),
-        np.array([not {run.id, other.id} & standing_out(file).keys() for run, other in zip(runs, under, strict=True)]),
+        np.array([not {run.id, other.id} & standing_out(file) for run, other in zip(runs, under, strict=True)]),
     )
 
 
@@ -162,14 +166,17 @@ def table() -> str:
         cells = " | ".join(
             f"{each.within.sum()} of {each.within.size}" for each in (told(t, file, nccl) for t in TABLES)
         )
-        off = [_named(*each) for each in zip(found.runs, found.within, found.steady, strict=True) if not each[1]]
+        missed = [
+            (run, steady) for run, well, steady in zip(found.runs, found.within, found.steady, strict=True) if not well
+        ]
+        off = [_named(*each) for each in missed]
         lines.append(
             f"| {file} | {nccl} | {span(found.change_ms)} | {span(found.error_ms)} | {cells} | {', '.join(off) or '–'} |"
         )
     return "\n".join(lines)
 
 
-def _named(run: Run, _: bool, steady: bool) -> str:
+def _named(run: Run, steady: bool) -> str:
     batch, width = _place(run)
     return f"{'plain' if width == 1 else f'{width - 1} drafts'} at {batch}{'' if steady else ' †'}"
 
@@ -236,7 +243,7 @@ def answers_table() -> str:
             for figure in ("length_moved", "length_told"):
                 errors = [_off(each, figure) for each in found]
                 cells += [f"{sum(off <= TOKENS for off in errors)} of {len(errors)}", f"{max(errors):.2f}"]
-            off = [_named(each.run, False, each.steady) for each in found if _off(each, "length_moved") > TOKENS]
+            off = [_named(each.run, each.steady) for each in found if _off(each, "length_moved") > TOKENS]
             rates = [abs(each.rate_told / each.rate - 1) for each in found]
             lines.append(
                 f"| {file} | {nccl} | {min(lengths):.2f} to {max(lengths):.2f} | {' | '.join(cells)} | {', '.join(off) or '–'} |"
@@ -283,37 +290,40 @@ def parts_of(*names: str) -> tuple[tuple[str, str], ...]:
     return tuple(part for part in PARTS if set(part) & set(names))
 
 
-def larger_ms(nccl: str) -> tuple[float, ...]:
-    """By how much changes are larger than told in a forward [ms], medians of plain decode, 3 and 5 drafts.
+def larger_ms(nccl: str, width: int) -> dict[int, list[float]]:
+    """By how much changes are larger than told in a forward [ms], by batch size, of steady loads of fewer than MANY requests.
 
-    Of steady loads of fewer than MANY requests; what is saved more counts as larger, too.
+    What is saved more counts as larger, too; `width` is the tokens of a request, 1 in plain decode.
     """
-    found: dict[int, list[float]] = {1: [], 4: [], 6: []}
+    found: dict[int, list[float]] = {}
     for part in parts_of(nccl):
         each = told(TABLES[0], *part)
         larger = -each.error_ms * np.sign(each.change_ms + each.error_ms)
         for run, ms, steady in zip(each.runs, larger, each.steady, strict=True):
-            if steady and _place(run)[0] < MANY:
-                found[_place(run)[1]].append(ms)
-    return tuple(float(np.median(errors)) for errors in found.values())
+            batch, tokens = _place(run)
+            if steady and batch < MANY and tokens == width:
+                found.setdefault(batch, []).append(float(ms))
+    return dict(sorted(found.items()))
 
 
 def larger_table() -> str:
-    """A line for each setting: by how much its changes are larger than told."""
+    """A line for each setting: by how much its changes are larger than told, at each batch size the mean over files."""
     lines = ["| setting | plain | 3 drafts | 5 drafts |", "|---|--:|--:|--:|"]
     for nccl in dict.fromkeys(nccl for _, nccl in PARTS):
-        lines.append(f"| {nccl} | {' | '.join(f'{ms:+.2f}' for ms in larger_ms(nccl))} |")
+        cells = (", ".join(f"{np.mean(ms):+.2f}" for ms in larger_ms(nccl, width).values()) for width in (1, 4, 6))
+        lines.append(f"| {nccl} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def loads_told() -> dict[str, object]:
-    """How many loads of fewer than MANY requests there are, how many stand out, and what the others scatter by at most."""
-    few = {(file, run.id): run for file in SERVED for run in served(file).runs if run.workload.batch_size < MANY}
-    spreads = {name: whole(run).relative_spread for name, run in few.items()}
+    """How many loads of fewer than MANY requests there are, and what those that stand out and the others scatter by."""
+    shares = [share for file in SERVED for share in few_scatters(file).values()]
+    out = [share for share in shares if share > UNSTEADY]
     return {
-        "few_loads": len(few),
-        "standing_out": sum(len(standing_out(file)) for file in SERVED),
-        "else_most": max(share for share in spreads.values() if share <= UNSTEADY),
+        "few_loads": len(shares),
+        "standing_out": len(out),
+        "out_least": min(out),
+        "else_most": max(share for share in shares if share <= UNSTEADY),
         "unsteady": UNSTEADY,
         "many": MANY,
     }

@@ -14,12 +14,14 @@ from typing import Any
 
 from calibration.shapes import ModelShape
 from specsim.errors import SpecsimError
+from specsim.runs.allreduce import NCCL
 
 SIZES = tuple(1024 * 2**power for power in range(13))
 """Messages from 1 KiB to 4 MiB."""
 
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512)
-_SECONDS = 240
+SECONDS = 240
+_GRACE_S = 40
 
 SETTINGS: dict[str, dict[str, str]] = {
     "default": {},
@@ -36,17 +38,17 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """Labels and their environments; without peer access messages go through host memory, as on a box without it."""
 
-NCCL, ONE_SHOT, TWO_SHOT, VLLM = "nccl", "one-shot", "two-shot", "vllm"
+ONE_SHOT, TWO_SHOT, VLLM = "one-shot", "two-shot", "vllm"
 IMPLEMENTATIONS = {
     NCCL: "NCCL, under each setting",
-    ONE_SHOT: "torch symmetric memory, each rank reads whole messages",
-    TWO_SHOT: "torch symmetric memory, each rank sums a share",
+    ONE_SHOT: "torch symmetric memory, each rank reads the messages of all",
+    TWO_SHOT: "torch symmetric memory, each rank sums a share for all",
     VLLM: "what vLLM takes for a size: its custom all-reduce, or what it falls back on",
 }
 """What carries the messages; NCCL settings are settings of the first, the others are run under the default."""
 
-ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
-"""Multicast in the switch is left alone: a fault there outlives the program."""
+ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "VLLM_ALLREDUCE_USE_FLASHINFER": "0"}
+"""Multicast in the switch is left alone: a fault there outlives the program. FlashInfer's all-reduce in vLLM may take it."""
 
 FAILED = "failed"
 """What a process that ends early prints of why, beside its rows."""
@@ -61,12 +63,18 @@ class Way:
     implementation: str
     nccl: str = "default"
 
+    @property
+    def name(self) -> str:
+        """What `specsim comm` calls it: the setting, or the implementation where it is not NCCL's."""
+        return self.nccl if self.implementation == NCCL else self.implementation
+
     def __str__(self) -> str:
         return f"NCCL setting {self.nccl}" if self.implementation == NCCL else self.implementation
 
-    def took(self, row: Row) -> bool:
-        """Whether a row is of it; one that states no implementation is NCCL's."""
-        return (row.get("implementation") or NCCL, row["nccl"]) == (self.implementation, self.nccl)
+    @classmethod
+    def of(cls, row: Row) -> Way:
+        """How a row's message was carried; one that states no implementation is NCCL's."""
+        return cls(row.get("implementation") or NCCL, row["nccl"])
 
 
 def ways(implementations: Iterable[str], settings: Iterable[str]) -> list[Way]:
@@ -107,20 +115,40 @@ def measured(work: Work, way: Way) -> list[Row]:
         "-m", "calibration.worker", work.written(way),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **SETTINGS[way.nccl], **ALWAYS}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment, check=False)
-    except subprocess.TimeoutExpired:
-        raise SpecsimError(f"{way}: no end within {_SECONDS} s; it may not work here") from None
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    returncode, out, err = _ended(command, environment, way)
+    told = list(filter(None, map(_row, out.splitlines())))
     rows = [row for row in told if FAILED not in row]
-    if done.returncode != 0 or not rows:
-        words = (
-            [row[FAILED] for row in told if FAILED in row]
-            or done.stderr.strip().splitlines()[-1:]
-            or ["(nothing said)"]
-        )
-        raise SpecsimError(f"{way}: its processes ended with {done.returncode}: {words[0]}")
+    if returncode != 0 or not rows:
+        own = [row[FAILED] for row in told if FAILED in row]
+        words = own or err.strip().splitlines()[-1:] or ["(nothing said)"]
+        raise SpecsimError(f"{way}: its processes ended with {returncode}: {words[0]}")
     return rows
+
+
+def _ended(command: list[str], environment: dict[str, str], way: Way) -> tuple[int, str, str]:
+    """How the launcher ended, and what it and its processes said; ended with them where it takes too long."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as launcher:
+        try:
+            out, err = launcher.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()  # upon which it ends its processes, in sessions of their own; killed, it would leave them
+            try:
+                launcher.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                launcher.kill()
+            raise SpecsimError(f"{way}: no end within {SECONDS} s; it may not work here") from None
+        return launcher.returncode, out, err
+
+
+def _row(line: str) -> Row | None:
+    """A row of a process; None for any other line, such as a log's."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 @dataclass
@@ -134,15 +162,31 @@ class Table:
     def __post_init__(self) -> None:
         if self.path.exists():
             with self.path.open(newline="", encoding="utf-8") as file:
-                self.rows = list(csv.DictReader(file))
+                try:
+                    self.rows = list(csv.DictReader(file))
+                except (UnicodeDecodeError, csv.Error) as error:
+                    raise SpecsimError(f"{self.path}: cannot be gone on with ({error}); move it away") from None
+            if any(not row.get("nccl") or None in row for row in self.rows):
+                raise SpecsimError(f"{self.path}: cannot be gone on with: no table of all-reduces; move it away")
+
+    def refuse_others(self, asked: Row) -> None:
+        """Raise SpecsimError where a row states another value of what is asked, such as other ranks."""
+        for at, row in enumerate(self.rows, 2):
+            for name, value in asked.items():
+                if row.get(name) and row[name] != str(value):
+                    raise SpecsimError(
+                        f"{self.path}: row {at}: {name} is {row[name]}, and this would measure {value};"
+                        " give another -o, or move the file away"
+                    )
 
     def has(self, way: Way) -> bool:
         """Whether a way is in it."""
-        return any(map(way.took, self.rows))
+        return any(Way.of(row) == way for row in self.rows)
 
     def add(self, way: Way, rows: Iterable[Row]) -> None:
         """Put a way's rows on disk, in place of those it has of it: the whole table beside the old, then over it."""
-        self.rows = [row for row in self.rows if not way.took(row)] + list(rows)
+        self.rows = [row for row in self.rows if Way.of(row) != way] + list(rows)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(self.path.name + ".part")
         with beside.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore", lineterminator="\n")

@@ -15,7 +15,6 @@ import click
 from calibration.allreduce import (
     COLUMNS,
     IMPLEMENTATIONS,
-    NCCL,
     PATTERNS,
     SETTINGS,
     SIZES,
@@ -36,6 +35,7 @@ from calibration.results import Results, Row
 from calibration.session import Task, measure, tell_outcome, tell_plan
 from calibration.shapes import ModelShape, read_shape
 from specsim.errors import SpecsimError
+from specsim.runs.allreduce import NCCL
 
 _SECONDS_EACH = 1.5  # a point's capture and repeats on an H200 at 8B; weights are filled once
 
@@ -156,50 +156,59 @@ def run_allreduce(
     ranks = ranks or machine.count
     if machine.on_gpu and ranks > machine.count:
         raise SpecsimError(f"--ranks {ranks}, but this machine has {machine.count} GPUs")
-    wanted = ways(_implementations(implementations, machine), listed("--settings", settings, SETTINGS))
+    asked = ways(_implementations(implementations, machine), listed("--settings", settings, SETTINGS))
     small = not machine.on_gpu
     sizes, tokens = (SIZES[:3], TOKENS[:2]) if small else (SIZES, TOKENS)
     shape = read_shape(model) if model else None
+    if shape is not None:
+        shape.split(ranks)  # raises where it does not divide
     kinds = ["allreduce", *(["forward"] if shape else [])]
-    of_nccl = sum(way.implementation == NCCL for way in wanted)
-    others = [way.implementation for way in wanted if way.implementation != NCCL]
-    of_nccl_said = f"NCCL under {of_nccl} setting{'s' * (of_nccl > 1)}"
-    what = ", ".join([of_nccl_said] * (of_nccl > 0) + others)
-    click.echo(
-        f"allreduce: {what} × {' and '.join(kinds)}, about {0.4 * len(wanted) * len(kinds):.1f} min → {output}",
-        err=True,
-    )
+    for kind in kinds:
+        for table in _tables(output, kind):
+            table.refuse_others({"ranks": ranks, "hardware": machine.hardware})
+    wanted = [(way, kind) for way, kind in product(asked, kinds) if not _have(output, way, kind)]
+    _tell_ways(wanted, output, budget)
     work = Work("", ranks, sizes, tokens, shape, seed=seed, command=recorded_command(sys.argv[1:]))
-    failed, left = _measure_ways(output, work, list(product(wanted, kinds)), time.monotonic() + 60 * budget)
+    failed, left = _measure_ways(output, work, wanted, time.monotonic() + 60 * budget)
     for line in failed:
         click.echo(line, err=True)
     done = _tables(output, "allreduce")[0]
     if not done.rows:
-        why = (
-            "nothing that was asked could be measured"
-            if failed
-            else "nothing was measured within the budget: give it more"
-        )
-        raise SpecsimError(why)
+        nothing = "nothing that was asked could be measured"
+        raise SpecsimError(nothing if failed else "nothing was measured within the budget: give it more")
     more = f"; {left} measurements left by the budget, the same command goes on" if left else ""
-    found = {(row["nccl"], row.get("implementation") or NCCL) for row in done.rows}
-    click.echo(f"{len(found)} settings and implementations in {output}{more}", err=True)
+    click.echo(f"{len({Way.of(row) for row in done.rows})} settings and implementations in {output}{more}", err=True)
+
+
+def _tell_ways(wanted: list[tuple[Way, str]], output: Path, budget: float) -> None:
+    """The plan: what is left to measure, about how long, where to."""
+    left = list(dict.fromkeys(way for way, _ in wanted))
+    of_nccl = sum(way.implementation == NCCL for way in left)
+    said = [f"NCCL under {of_nccl} setting{'s' * (of_nccl > 1)}"] * (of_nccl > 0)
+    said += [way.implementation for way in left if way.implementation != NCCL]
+    kinds = dict.fromkeys(kind for _, kind in wanted)
+    what = f"{', '.join(said)} × {' and '.join(kinds)}" if wanted else "nothing left to measure"
+    minutes = 0.4 * len(wanted)
+    stopped = f", begins none after {budget:g} min" if budget < minutes else ""
+    click.echo(f"allreduce: {what}, about {minutes:.1f} min{stopped} → {output}", err=True)
+
+
+def _have(output: Path, way: Way, kind: str) -> bool:
+    """Whether all files of a kind have a way."""
+    return all(table.has(way) for table in _tables(output, kind))
 
 
 def _measure_ways(output: Path, work: Work, wanted: list[tuple[Way, str]], end_s: float) -> tuple[list[str], int]:
-    """Measure ways, a kind at a time, that the files lack; what failed, in words, and how many the budget left."""
+    """Measure ways, a kind at a time; what failed, in words, and how many the budget left."""
     failed, left = [], 0
     with click.progressbar(wanted, label="all-reduces", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         for way, kind in bar:
-            tables = _tables(output, kind)
-            if all(table.has(way) for table in tables):
-                continue
             if time.monotonic() >= end_s:
                 left += 1
                 continue
             try:
                 rows = measured(replace(work, kind=kind), way)
-                _add(tables, way, rows, work.shape if kind == "forward" else None)
+                _add(_tables(output, kind), way, rows, work.shape if kind == "forward" else None)
             except SpecsimError as error:
                 failed.append(str(error))
     return failed, left
@@ -219,7 +228,9 @@ def _implementations(written: str, machine: Machine) -> list[str]:
     """Those asked for; raises SpecsimError on one that cannot run here."""
     asked = listed("--implementations", written, IMPLEMENTATIONS)
     if VLLM in asked and find_spec("vllm") is None:
-        raise SpecsimError(f"--implementations: {VLLM} needs vLLM, which is not installed here")
+        raise SpecsimError(
+            f"--implementations: {VLLM} needs vLLM, which is not installed here: install it, or leave it out"
+        )
     on_gpus = [name for name in asked if name not in (NCCL, VLLM)]
     if on_gpus and not machine.on_gpu:
         raise SpecsimError(

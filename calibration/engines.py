@@ -103,14 +103,14 @@ class Deployment:
         a_layer = 2 * shape.kv_heads * shape.head_size * _BF16 // min(self.ranks, shape.kv_heads)
         return 5 * self.kv_tokens(serving) * (shape.layers + 1) * a_layer // 4
 
-    def environment(self, serving: Serving, port: int, slot: int = 0) -> dict[str, str]:
-        """What the server's processes find beside what this one has; `port` is where it listens."""
+    def environment(self, serving: Serving, slot: int = 0) -> dict[str, str]:
+        """What the server's processes find beside what this one has."""
         _, environment = ENGINES[self.engine]
         shared = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         if self.at_once > 1:  # servers that compile alike must not write into one another's files
             shared["VLLM_CACHE_ROOT"] = str((self.folder / f"cache-{slot}").absolute())
-            # nor meet at a port: each looks from one of its own on, below those that connections are given
-            shared["VLLM_PORT"] = str(10_000 + 10 * (port % 2_000))
+            # nor meet at a port: each looks for free ones from one of its own on, below those that connections are given
+            shared["VLLM_PORT"] = str(10_000 + 100 * slot)
         network = {**setting_environment(serving.nccl), **(ALWAYS if self.ranks > 1 else {})}
         return {**shared, **environment(self, serving), **network}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,12 +31,12 @@ class Reducer:
     capturing: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
-def reducer(implementation: str, machine: Machine, most_bytes: int) -> Reducer:
-    """An implementation over the group that is there, for messages of at most so many bytes."""
+def reducer(implementation: str, machine: Machine, most_elements: int) -> Reducer:
+    """An implementation over the group that is there, for messages of at most so many elements."""
     if implementation == VLLM:
         return _vllm(machine)
     if implementation in (ONE_SHOT, TWO_SHOT):
-        return _symmetric(implementation, machine, most_bytes)
+        return _symmetric(implementation, machine, most_elements)
     return Reducer(_in_place, f"torch.distributed over {dist.get_backend()}")
 
 
@@ -47,14 +48,15 @@ def _in_place(message: Tensor) -> Tensor:
 # -- torch's symmetric memory: each rank reads the others' buffers ---------------------------------------------------------
 
 
-def _symmetric(implementation: str, machine: Machine, most_bytes: int) -> Reducer:
-    """One shot reads whole messages of all ranks, two shots a share and then the sums; copied in, as an engine has to."""
+def _symmetric(implementation: str, machine: Machine, most_elements: int) -> Reducer:
+    """One shot reads the messages of all ranks, two shots a share of them, and writes its sums to all; copied in, as engines do."""
     import torch.distributed._symmetric_memory as symmetric_memory
 
     assert dist.group.WORLD is not None
     group = dist.group.WORLD.group_name
-    elements = most_bytes // torch.empty((), dtype=machine.dtype).element_size()
-    buffer = symmetric_memory.empty(elements, dtype=machine.dtype, device=torch.device(machine.device, dist.get_rank()))
+    buffer = symmetric_memory.empty(
+        most_elements, dtype=machine.dtype, device=torch.device(machine.device, dist.get_rank())
+    )
     symmetric_memory.rendezvous(buffer, group)
     total = {ONE_SHOT: _one_shot, TWO_SHOT: _two_shots}[implementation]
     return Reducer(partial(total, buffer, group), "torch symmetric memory, no multicast")
@@ -110,21 +112,22 @@ def _kernels(communicator: Any) -> str:
 # -- seen to sum -----------------------------------------------------------------------------------------------------------
 
 
-def checked(reduce: Reducer, machine: Machine, graph: bool, sizes: tuple[int, ...]) -> None:
-    """Raise SpecsimError unless it sums what the ranks hold, called and replayed from a CUDA graph."""
-    ranks = dist.get_world_size()
-    for size in sizes:
-        held = torch.full(
-            (size // machine.dtype.itemsize,), dist.get_rank() + 1.0, device=machine.device, dtype=machine.dtype
-        )
-        result = torch.empty_like(held)
+def checked(reduce: Reducer, machine: Machine, graph: bool, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Raise SpecsimError unless it sums what the ranks hold, called and, of other numbers, replayed from a CUDA graph."""
+    total = dist.get_world_size() * (dist.get_world_size() + 1) // 2
+    different = max(1, 256 // total)  # sums to 256 are exact in bf16
+    for shape in shapes:
+        counted = torch.arange(math.prod(shape), device=machine.device).remainder(different) + 1
+        places = counted.to(machine.dtype).view(shape)
+        held, result = places * (dist.get_rank() + 1), torch.empty_like(places)
 
         def step(held: Tensor = held, result: Tensor = result) -> None:
             result.copy_(reduce.total(held.clone()))
 
         replay = machine.capture(step, graph, reduce.capturing)
-        for work in (step, replay):
+        for work, turned in ((step, places), (replay, places.flip(-1))):
+            held.copy_(turned * (dist.get_rank() + 1))
             result.zero_()
             work()
-            if not torch.equal(result, torch.full_like(held, ranks * (ranks + 1) / 2)):
-                raise SpecsimError(f"{reduce.made_of}: wrong sums at {size} bytes, so that its times say nothing")
+            if not torch.equal(result, turned * total):
+                raise SpecsimError(f"{reduce.made_of}: wrong sums of {shape}, so that its times say nothing")

@@ -138,7 +138,7 @@ def _serve_together(
 
 def _server(deployment: Deployment, serving: Serving, port: int, slot: int) -> LocalServer:
     log = deployment.folder / f"{serving.label.replace(' ', '-').replace('/', '-')}.log"
-    return LocalServer(deployment.command(serving, port), deployment.environment(serving, port, slot), port, log)
+    return LocalServer(deployment.command(serving, port), deployment.environment(serving, slot), port, log)
 
 
 def _tell_plan(deployment: Deployment, left: Sequence[Serving], results: Results, budget_s: float) -> None:

@@ -1,8 +1,9 @@
-"""One rank of an all-reduce measurement; rank 0 prints a row a line, each what ended it. Started by `calibration.allreduce`."""
+"""One rank of an all-reduce measurement; rank 0 prints a row a line, any rank what ended it. Started by `calibration.allreduce`."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -33,15 +34,22 @@ def main() -> None:
     if machine.on_gpu:
         torch.cuda.set_device(rank)
     dist.init_process_group("nccl" if machine.on_gpu else "gloo")
-    reduce = reducer(way.implementation, machine, _most_bytes(machine, work))
-    checked(reduce, machine, True in work.graphs, (min(work.sizes), max(work.sizes)))
+    shapes = _message_shapes(machine, work)
+    reduce = reducer(way.implementation, machine, max(map(math.prod, shapes)))
+    checked(reduce, machine, True in work.graphs, (shapes[0], shapes[-1]))
     shared = _provenance(machine, work, way, reduce)
     rows = (_forwards if work.kind == "forward" else _all_reduces)(machine, work, reduce)
     for row in rows:
         if rank == 0:
-            print(json.dumps({**shared, **row}), flush=True)
+            _say({**shared, **row})
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _say(row: dict[str, Any]) -> None:
+    """Print in one write, which another rank's cannot part."""
+    sys.stdout.write(json.dumps(row) + "\n")
+    sys.stdout.flush()
 
 
 def _provenance(machine: Machine, work: Work, way: Way, reduce: Reducer) -> dict[str, Any]:
@@ -50,7 +58,7 @@ def _provenance(machine: Machine, work: Work, way: Way, reduce: Reducer) -> dict
     said = ["own measurement", work.command, *(f"{name} {value}" for name, value in made.items())]
     said += [reduce.made_of, f"medians of {_REPEATS}"]
     said += [f"links {found}"] if machine.on_gpu and (found := read_links(work.ranks)) else []
-    said += sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("NCCL_"))
+    said += sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("NCCL_", "VLLM_")))
     return {
         "nccl": way.nccl,
         "implementation": way.implementation,
@@ -61,10 +69,12 @@ def _provenance(machine: Machine, work: Work, way: Way, reduce: Reducer) -> dict
     }
 
 
-def _most_bytes(machine: Machine, work: Work) -> int:
-    """The largest message of the work."""
-    in_forwards = work.shape.hidden_size * max(work.tokens) * machine.dtype.itemsize if work.shape else 0
-    return max(*work.sizes, in_forwards)
+def _message_shapes(machine: Machine, work: Work) -> list[tuple[int, ...]]:
+    """The messages that the work sends, small ones first: elements, or tokens × hidden size in forwards."""
+    if work.kind == "forward":
+        assert work.shape is not None
+        return [(tokens, work.shape.hidden_size) for tokens in sorted(work.tokens)]
+    return [(size // machine.dtype.itemsize,) for size in sorted(work.sizes)]
 
 
 def _all_reduces(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict[str, Any]]:
@@ -76,7 +86,7 @@ def _all_reduces(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict
                   for side, count in ((_WARM[machine.device], 1), (_COLD[machine.device], _COLD_WEIGHTS)))  # fmt: skip
     for graph in work.graphs if machine.on_gpu else (False,):
         for size in work.sizes:
-            message = torch.zeros(size // 2 or 1, device=machine.device, dtype=machine.dtype)
+            message = torch.zeros(size // machine.dtype.itemsize, device=machine.device, dtype=machine.dtype)
             alone = _timed(machine, graph, partial(_reduced, reduce, message), reduce)
             yield {"bytes": size, "cuda_graph": graph, "pattern": PATTERNS[0], **_row([alone], alone.median_ms)}
             for pattern, weights in zip(PATTERNS[1:], (warm, cold), strict=True):
@@ -148,5 +158,5 @@ if __name__ == "__main__":
     try:
         main()
     except Exception as error:
-        print(json.dumps({FAILED: f"{type(error).__name__}: {error}"}), flush=True)
+        _say({FAILED: f"{type(error).__name__}: {error}"})
         raise

@@ -61,7 +61,7 @@ class DerivedSetting:
     @property
     def told_as(self) -> tuple[object, ...]:
         """What a sentence on it says beside its name; settings alike in it share one."""
-        return self.base, self.prior, self.target.all_reduces, self.allowed
+        return self.base, self.prior, self.gathered, self.target.all_reduces, self.allowed
 
     @property
     def allowed(self) -> Allowed:
@@ -106,7 +106,7 @@ def never_run(alike: Sequence[DerivedSetting]) -> str:
     were = "was never run: it is" if len(alike) == 1 else "were never run: they are"
     how = "NCCL's own model, a PRIOR" if first.prior else "the all-reduce table"
     return (
-        f"NCCL {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))} {were} {first.base} changed by {how}"
+        f"{'NCCL ' * first.gathered}{' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))} {were} {first.base} changed by {how}"
         f" ({first.target.all_reduces} all-reduces a forward, eq. 17); intervals allow for {first.allowed.least:g} to"
         f" {first.allowed.most:g} times its change of verify and {first.allowed.us:g} µs an all-reduce, as far as measured tables"
         " were off, and of plain decode and drafts for nothing"

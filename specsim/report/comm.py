@@ -129,7 +129,7 @@ def comm_record(
         "engine": asked.engine,
         "settings": [_setting_record(curve) for curve in asked.curves],
         "rows": rows,
-        "notes": list(_notes(asked, rows, measured)),
+        "notes": list(_notes(asked, start.label, rows, measured)),
     }
 
 
@@ -188,7 +188,7 @@ def _setting_record(curve: AllReduceCurve) -> Record:
     }
 
 
-def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:
+def _notes(asked: Compared, start: str, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:
     if any(not isinstance(curve, MeasuredCurve) for curve in asked.curves):
         yield PRIOR_WARNING
     else:
@@ -196,7 +196,9 @@ def _notes(asked: Compared, rows: list[Record], measured: AllReduceTable | None)
     if measured is not None:
         yield from measured.notes
         yield from _mixed(measured)
-    yield _about_custom(asked, rows)
+    of_nccl = [row for row in rows if asked.both_of_nccl(start, row["setting"])]
+    if of_nccl:
+        yield _about_custom(asked, of_nccl)
     if asked.target.vocab_size is None:
         yield (
             "the embedding's all-reduce and the gather of logits are not counted: state --vocab-size where the vocabulary is"

@@ -97,8 +97,6 @@ def test_a_configuration_without_an_architecture_is_refused_by_name(config, tmp_
         write_checkpoint(config(fields), tmp_path / "models")
 
 
-PORT = 40_000
-
 # -- what is started ---------------------------------------------------------------------------------------------------
 
 
@@ -135,10 +133,10 @@ def test_sglang_is_told_a_tree_and_the_length_that_a_chain_as_deep_would_have(co
     assert told == {"num-steps": "3", "eagle-topk": "4", "num-draft-tokens": "8"}
     assert command[-2:] == ["--attention-backend", "triton"]
     assert command[command.index("--cuda-graph-bs") :][:3] == ["--cuda-graph-bs", "1", "4"]
-    environment = deployment.environment(tree, PORT)
+    environment = deployment.environment(tree)
     assert environment["SGLANG_SIMULATE_ACC_LEN"] == "1.875"
     assert "SGLANG_SIMULATE_ACC_TOKEN_MODE" not in environment
-    assert "SGLANG_SIMULATE_ACC_LEN" not in deployment.environment(serving(1), PORT)
+    assert "SGLANG_SIMULATE_ACC_LEN" not in deployment.environment(serving(1))
     assert "--speculative-algorithm" not in deployment.command(serving(1), 8000)
 
 
@@ -149,16 +147,16 @@ def test_a_setting_is_in_the_environment_and_nccl_carries_all_but_the_engines_ow
     command = deployment.command(plain, 1)
     assert ("--disable-custom-all-reduce" in command) is off
     assert (stated(command, "--compilation-config").get("pass_config") == {"fuse_allreduce_rms": False}) is off
-    environment = deployment.environment(plain, PORT)
+    environment = deployment.environment(plain)
     assert environment | SETTINGS.get(nccl, {}) == environment
     assert environment["NCCL_NVLS_ENABLE"] == "0"
-    assert environment["VLLM_ALLREDUCE_USE_SYMM_MEM"] == "0"
+    assert environment["VLLM_ALLREDUCE_USE_SYMM_MEM"] == environment["VLLM_ALLREDUCE_USE_FLASHINFER"] == "0"
 
 
 def test_the_drafts_of_a_mixture_differ(config, tmp_path):
     both = [deployed(write_checkpoint(config(each), tmp_path / "m"), tmp_path) for each in (DENSE, MIXTURE)]
-    assert [deployment.environment(serving(4, "default"), PORT)[DISTINCT] for deployment in both] == ["0", "1"]
-    assert both[1].environment(serving(1, "default"), PORT)[DISTINCT] == "0"
+    assert [deployment.environment(serving(4, "default"))[DISTINCT] for deployment in both] == ["0", "1"]
+    assert both[1].environment(serving(1, "default"))[DISTINCT] == "0"
 
 
 def test_servers_together_are_told_the_memory_that_the_largest_load_fills(config, tmp_path):
@@ -169,10 +167,10 @@ def test_servers_together_are_told_the_memory_that_the_largest_load_fills(config
     command = together.command(drafted, 8000)
     assert command[command.index("--kv-cache-memory-bytes") + 1] == str(2656 * 5 * 2 * 2 * 16 * 2 * 5 // 4)
     assert "--kv-cache-memory-bytes" not in alone.command(drafted, 8000)
-    told = [together.environment(drafted, PORT + slot, slot) for slot in (0, 1)]
+    told = [together.environment(drafted, slot) for slot in (0, 1)]
     for name in ("VLLM_CACHE_ROOT", "VLLM_PORT"):
         assert told[0][name] != told[1][name]
-        assert name not in alone.environment(drafted, PORT)
+        assert name not in alone.environment(drafted)
     sglang = deployed(checkpoint, tmp_path, at_once=2, engine="sglang", ranks=2).command(drafted, 8000)
     assert sglang[sglang.index("--max-total-tokens") + 1] == "5312"
     assert "--enforce-disable-flashinfer-allreduce-fusion" in sglang

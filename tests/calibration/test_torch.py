@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from calibration.__main__ import group
 from calibration.allreduce import Way, Work, measured
+from calibration.shapes import ModelShape
 from specsim import CostModel, fit, load_runs
 from specsim.errors import SpecsimError
 from specsim.runs.allreduce_files import load_allreduce
@@ -208,7 +209,7 @@ def test_allreduce_over_processes(tmp_path, monkeypatch):
     assert "python -m calibration allreduce --settings default -o table.csv" in source
     assert all(part in source for part in (f"torch {torch.__version__}", "started 20", "gloo", "NCCL_NVLS_ENABLE=0"))
     before = out.read_bytes()
-    again = run("allreduce", "-o", out, "--settings", "default,Ring-LL", "--model", path, "--budget", 1e-6)
+    again = run("allreduce", "-o", out, "--settings", "default,Ring-LL", "--model", path, "--budget", 1e-12)
     assert "2 measurements left by the budget" in again.stderr
     assert out.read_bytes() == before
     (felt,) = load_allreduce([(None, tmp_path / "table-in-forward.csv")]).settings()
@@ -226,6 +227,51 @@ def test_an_implementation_that_ends_early_says_why_in_its_own_words():
     assert "===" not in str(caught.value)
 
 
+def test_ranks_that_fail_together_are_one_sentence():
+    """One KV head is not split over two: both processes say so at once."""
+    shape = ModelShape("m", 2, 8, 4, 1, 2, 16, 32)
+    for _ in range(3):
+        with pytest.raises(
+            SpecsimError, match=r"its processes ended with 1: ConfigurationError: .* kv_heads does not divide"
+        ):
+            measured(Work("forward", 2, (1024,), (1,), shape), Way("nccl"))
+
+
+def test_processes_that_do_not_end_are_ended_with_their_launcher(monkeypatch):
+    import calibration.allreduce as module
+
+    monkeypatch.setattr(module, "SECONDS", 3)
+    monkeypatch.setitem(module.SETTINGS, "slow", {"SPECSIM_NONE": "1"})
+    work = Work("allreduce", 2, tuple(1024 * 2**power for power in range(13)) * 50)
+    with pytest.raises(SpecsimError, match="NCCL setting slow: no end within 3 s"):
+        measured(work, Way("nccl", "slow"))
+    assert not [p for p in Path("/proc").glob("[0-9]*/environ") if b"SPECSIM_NONE=1" in _read_if_there(p)]
+
+
+def _read_if_there(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("nccl,bytes,time_us,ranks\ndefault,1024,9,4\n", "row 2: ranks is 4, and this would measure 2"),
+        ("nccl,bytes,time_us,hardware\ndefault,1024,9,Z100\n", "row 2: hardware is Z100"),
+        ("a,b\n1,2\n", "no table of all-reduces"),
+        ("nccl\xff", "cannot be gone on with"),
+    ],
+)
+def test_a_table_of_something_else_is_not_gone_on_with(written, says, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(written.encode("latin-1"))
+    done = CliRunner().invoke(group, ["allreduce", "--ranks", "2", "-o", str(path)])
+    assert says in str(done.exception)
+    assert path.read_bytes() == written.encode("latin-1")
+
+
 @pytest.fixture
 def alone(tmp_path):
     """A group of this process."""
@@ -238,14 +284,21 @@ def alone(tmp_path):
 
 @pytest.mark.usefixtures("alone")
 def test_sums_are_seen_to_before_anything_is_timed():
-    """One rank holds ones, and its sum is ones."""
+    """One rank's sum is what it holds: refused are another number, another place, and the first call's result for good."""
     from calibration.machine import Machine
     from calibration.reducers import Reducer, checked, reducer
 
     machine = Machine("cpu")
-    checked(reducer("nccl", machine, 1024), machine, False, (16, 1024))
-    with pytest.raises(SpecsimError, match="a wrong one: wrong sums at 16 bytes"):
-        checked(Reducer(lambda message: message + 1, "a wrong one"), machine, False, (16, 1024))
+    shapes = ((16,), (3, 5))
+    checked(reducer("nccl", machine, 16), machine, False, shapes)
+    kept: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def stale(message):
+        return kept.setdefault(tuple(message.shape), message)
+
+    for wrong in (lambda message: message + 1, lambda message: message.flip(0), stale):
+        with pytest.raises(SpecsimError, match=r"a wrong one: wrong sums of \(16,\)"):
+            checked(Reducer(wrong, "a wrong one"), machine, False, shapes)
 
 
 @pytest.mark.parametrize(

@@ -69,19 +69,24 @@ def test_steady_changes_of_nccl_that_are_missed_are_of_five_drafts_without_peer_
     assert missed == [("nop2p", 6), ("nop2p", 6)]
 
 
-def test_changes_under_drafts_are_larger_than_told_at_any_batch_size():
-    """Does not fit, and why is not known: the engine's own saves a quarter of a millisecond more; plain decode fits."""
-    assert larger_ms(OWN) == pytest.approx((0.05, 0.23, 0.26), abs=0.02)
-    assert larger_ms("nop2p") == pytest.approx((0.03, 0.08, 0.30), abs=0.04)
-    assert larger_ms("Ring-Simple") == pytest.approx((0.03, 0.10, 0.13), abs=0.03)
+def test_changes_under_drafts_are_larger_than_told_and_plain_decodes_are_not():
+    """Does not fit, and why is not known; the engine's own saves a quarter of a millisecond more at every batch size to 16."""
+    for nccl in (OWN, "nop2p", "Ring-Simple", "Ring-LL"):
+        assert all(abs(ms) < 0.08 for batch in larger_ms(nccl, 1).values() for ms in batch)
+    for width in (4, 6):
+        own = larger_ms(OWN, width)
+        assert set(own) == {1, 4, 16}
+        assert all(0.16 < ms < 0.36 for batch in own.values() for ms in batch)
+        assert all(abs(ms) < 0.12 for batch in larger_ms("Ring-LL", width).values() for ms in batch)
+    assert all(ms > 0.2 for batch in larger_ms("nop2p", 6).values() for ms in batch)
 
 
-def test_loads_that_stand_out_scatter_by_more_than_any_other():
-    """Seven of 99 of fewer than 64 requests, above 0.9%; no other above 0.8%."""
+def test_loads_that_stand_out_scatter_by_clearly_more_than_any_other():
+    """Seven of 99 of fewer than 64 requests, by 0.92% and more; the others by 0.79% at most."""
     assert (MANY, UNSTEADY) == (64, 0.009)
     told_of = loads_told()
     assert (told_of["few_loads"], told_of["standing_out"]) == (99, 7)
-    assert told_of["else_most"] < 0.0081
+    assert told_of["out_least"] - told_of["else_most"] > 0.001
 
 
 def test_break_even_lengths_of_settings_that_were_never_run():
@@ -127,6 +132,24 @@ def served_outside(derived, name, parts):
 def test_what_is_allowed_by_how_all_reduces_were_measured():
     cases = (True, True), (True, False), (False, True), (False, False)
     assert [allowed(*case).allowed for case in cases] == [IN_FORWARDS, ACROSS, ALONE, ALONE]
+
+
+def ratios(name):
+    """Measured over told, of changes of forwards of 0.2 ms or more, rising; and what smaller ones were off by [µs an all-reduce]."""
+    pairs = [(c.measured_ms, c.by_table[name]) for found in changes().values() for c in found.values()]
+    measured, by_table = (np.concatenate(each) for each in zip(*(p for p in pairs if p[1] is not None), strict=True))
+    large = np.abs(measured) >= 0.2
+    off = 1000 * np.abs(measured - by_table)[~large] / 64
+    return np.sort(measured[large] / by_table[large]), off
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most", "us"), [("back to back", 0.70, 2.68, 5.4), ("in a forward", 0.84, 1.15, 1.5)]
+)
+def test_forwards_were_told_so_far_off(name, least, most, us):
+    """What specsim/cost/derived.py says of them."""
+    found, off = ratios(name)
+    assert (found[0], found[-1], off.max()) == pytest.approx((least, most, us), abs=0.06)
 
 
 def test_intervals_allow_for_what_all_reduces_in_a_forward_missed():
