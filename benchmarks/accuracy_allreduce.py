@@ -195,6 +195,12 @@ def within(name: str, of: str = "back to back") -> tuple[int, int]:
     return sum(int(each.sum()) for each in hits), sum(each.size for each in hits)
 
 
+def told_by_nothing() -> int:
+    """How many changes are within the aim of no change at all."""
+    every = (each.measured_ms for found in changes().values() for each in found.values())
+    return sum(int(_within(measured, np.zeros_like(measured)).sum()) for measured in every)
+
+
 def _cells(measured: FloatArray, by_table: FloatArray | None) -> str:
     if by_table is None:
         return "– | –"

@@ -291,7 +291,7 @@ def parts_of(*names: str) -> tuple[tuple[str, str], ...]:
 
 
 def larger_ms(nccl: str, width: int) -> dict[int, list[float]]:
-    """By how much changes are larger than told in a forward [ms], by batch size, of steady loads of fewer than MANY requests.
+    """By how much changes are larger than told in a forward [ms], by batch size, of steady loads.
 
     What is saved more counts as larger, too; `width` is the tokens of a request, 1 in plain decode.
     """
@@ -301,7 +301,7 @@ def larger_ms(nccl: str, width: int) -> dict[int, list[float]]:
         larger = -each.error_ms * np.sign(each.change_ms + each.error_ms)
         for run, ms, steady in zip(each.runs, larger, each.steady, strict=True):
             batch, tokens = _place(run)
-            if steady and batch < MANY and tokens == width:
+            if steady and tokens == width:
                 found.setdefault(batch, []).append(float(ms))
     return dict(sorted(found.items()))
 
@@ -310,7 +310,11 @@ def larger_table() -> str:
     """A line for each setting: by how much its changes are larger than told, at each batch size the mean over files."""
     lines = ["| setting | plain | 3 drafts | 5 drafts |", "|---|--:|--:|--:|"]
     for nccl in dict.fromkeys(nccl for _, nccl in PARTS):
-        cells = (", ".join(f"{np.mean(ms):+.2f}" for ms in larger_ms(nccl, width).values()) for width in (1, 4, 6))
+        found = [larger_ms(nccl, width) for width in (1, 4, 6)]
+        cells = [
+            ", ".join(f"{np.mean(each[batch]):+.2f}" if batch in each else "–" for batch in (1, 4, 16, 64))
+            for each in found
+        ]
         lines.append(f"| {nccl} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

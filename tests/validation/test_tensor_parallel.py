@@ -41,7 +41,7 @@ OF_NCCL = tuple(part for part in PARTS if part[1] != OWN)
 
 
 def test_on_one_machine_every_change_and_every_length_is_told():
-    """Ring-LL and Ring-Simple, plain, 3 and 5 drafts, batch 1 to 64, by the runs under the default and the table in a forward."""
+    """Ring-LL (plain, 3 drafts) and Ring-Simple (plain, 3, 5), batch 1 to 64, by the runs under the default and the table in a forward."""
     assert within("in a forward", ONE_MACHINE) == (20, 20)
     assert close("length_moved", ONE_MACHINE) == (12, 12)
 
@@ -56,7 +56,7 @@ def test_all_reduces_as_a_forward_meets_them_tell_a_servers_changes():
 
 
 def test_nothing_lies_outside_the_tables_but_logits():
-    """Messages to 3 MiB of 4; logits of verify are gathered beyond in a third of the times."""
+    """Messages to 3 MiB of 4; logits of verify are gathered beyond in half of NCCL's times."""
     for name in TABLES:
         assert beyond(name, "message_bytes") == 0
         assert 0 < beyond(name, "logits_bytes") < 40
@@ -70,13 +70,13 @@ def test_steady_changes_of_nccl_that_are_missed_are_of_five_drafts_without_peer_
 
 
 def test_changes_under_drafts_are_larger_than_told_and_plain_decodes_are_not():
-    """Does not fit, and why is not known; the engine's own saves a quarter of a millisecond more at every batch size to 16."""
+    """Does not fit, and why is not known; the engine's own saves 0.17 to 0.45 ms more, most at 64."""
     for nccl in (OWN, "nop2p", "Ring-Simple", "Ring-LL"):
-        assert all(abs(ms) < 0.08 for batch in larger_ms(nccl, 1).values() for ms in batch)
+        assert all(abs(ms) < 0.08 for batch, each in larger_ms(nccl, 1).items() if batch < MANY for ms in each)
     for width in (4, 6):
         own = larger_ms(OWN, width)
-        assert set(own) == {1, 4, 16}
-        assert all(0.16 < ms < 0.36 for batch in own.values() for ms in batch)
+        assert set(own) == {1, 4, 16, MANY}
+        assert all(0.16 < ms < 0.46 for batch in own.values() for ms in batch)
         assert all(abs(ms) < 0.12 for batch in larger_ms("Ring-LL", width).values() for ms in batch)
     assert all(ms > 0.2 for batch in larger_ms("nop2p", 6).values() for ms in batch)
 
@@ -173,7 +173,7 @@ def test_intervals_allow_for_what_all_reduces_alone_missed():
 
 
 def test_tok_s_given_the_accept_length():
-    """Found: median 2.2%, at most 10% where no load stands out (the engine's own; NCCL's settings 7%)."""
+    """Found: median 2.3%, at most 10% where no load stands out (the engine's own; NCCL's settings 7%)."""
     steady = [(part, abs(each.rate_told / each.rate - 1)) for part in PARTS for each in answers(*part) if each.steady]
     assert np.median([error for _, error in steady]) < 0.026
     assert max(error for (_, nccl), error in steady if nccl != OWN) < 0.07
