@@ -39,13 +39,12 @@ SETTINGS: dict[str, dict[str, str]] = {
 """Labels and their environments; without peer access messages go through host memory, as on a box without it."""
 
 ONE_SHOT, TWO_SHOT, VLLM = "one-shot", "two-shot", "vllm"
-IMPLEMENTATIONS = {
-    NCCL: "NCCL, under each setting",
-    ONE_SHOT: "torch symmetric memory, each rank reads the messages of all",
-    TWO_SHOT: "torch symmetric memory, each rank sums a share for all",
-    VLLM: "what vLLM takes for a size: its custom all-reduce, or what it falls back on",
-}
-"""What carries the messages; NCCL settings are settings of the first, the others are run under the default."""
+IMPLEMENTATIONS = (NCCL, ONE_SHOT, TWO_SHOT, VLLM)
+"""What carries the messages; NCCL settings are settings of the first, the others are run under the default.
+
+One shot and two are torch's symmetric memory (each rank reads the messages of all, or sums a share for all), the last is what vLLM
+takes for a size.
+"""
 
 ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "VLLM_ALLREDUCE_USE_FLASHINFER": "0"}
 """Multicast in the switch is left alone: a fault there outlives the program. FlashInfer's all-reduce in vLLM may take it."""
