@@ -3,7 +3,7 @@
 A forward runs in the smallest graph that holds it; above the largest it runs eagerly, as it is. SGLang captures by
 requests, and verify, draft and re-extend share one list; vLLM captures by tokens, whatever the requests. Sources: SGLang
 0.5.23 (`arg_groups/cuda_graph_hook.py` and `memory_hook.py`); vLLM 0.33.0 and, for the sizes rounded before, 0.11.0 to
-0.19.0 (`adjust_cudagraph_sizes_for_spec_decode` of its compilation settings).
+0.24.0 (`adjust_cudagraph_sizes_for_spec_decode` of its compilation settings).
 
 Of other engines no padding is known. TensorRT-LLM (main branch, `cuda_graph_config`) captures by requests, but pads only
 where that is asked for: by default a batch that was not captured runs eagerly. llama.cpp states none.
@@ -29,7 +29,7 @@ max_running_requests, which is 48 with speculation unless stated.
 """
 
 _APPENDS_LARGEST = (0, 5, 23)  # SGLang: of the versions read, the one that captures the largest size itself
-_APPENDS_STRIDES = (0, 33)  # vLLM: sizes were rounded up to 0.19, the change lies somewhere between
+_APPENDS_STRIDES = (0, 33)  # vLLM: sizes were rounded up to 0.24, the change lies somewhere between
 _ROUNDING = 1e-9  # relative excess of a count over a size that is arithmetic only
 
 _SGLANG_SPECULATIVE = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, np.inf, 16))
@@ -77,6 +77,26 @@ def padded_tokens(
     if _known(engine) != "vllm":
         return np.asarray(padded_requests(batch, width, engine, version, speculative, largest=largest) * width)
     return _or_eager(_vllm_graph(batch, width, version, largest), batch * width)
+
+
+def padded_draft_tokens(
+    batch_size: Ints | Floats,
+    topk: Ints | Floats,
+    num_draft_tokens: Ints | Floats,
+    engine: str | None,
+    version: str | None = None,
+) -> FloatArray:
+    """Tokens that a draft forward over topk branches of each request runs; shape and engines as of `padded_tokens`.
+
+    vLLM takes the smallest size captured for verifies of num_draft_tokens that holds them, SGLang a verify's requests.
+    """
+    batch, branches, width = np.broadcast_arrays(
+        *(np.asarray(n, dtype=float) for n in (batch_size, topk, num_draft_tokens))
+    )
+    if _known(engine) != "vllm":
+        return np.asarray(padded_requests(batch, width, engine, version) * branches)
+    tokens = batch * branches
+    return _or_eager(_vllm_graph(tokens / width, width, version, None), tokens)
 
 
 def is_captured(

@@ -224,7 +224,7 @@ class CostModel:
         """Cycles with the padding of this engine's graphs and the bare forwards of their tokens, where times depend on those."""
         if self.bare_forwards is not None:
             cycle = cycle.over(self.bare_forwards)
-        padded = any(coefficient.name in _PADDED for coefficient in self.coefficients)
+        padded = bool(self.derived) or any(coefficient.name in _PADDED for coefficient in self.coefficients)
         return cycle.captured(self.setup.engine, self.setup.engine_version) if padded else cycle
 
     def plain_cycle(self, batch_size: FloatArray, context_len: FloatArray | None = None) -> Cycle:
@@ -287,9 +287,11 @@ class CostModel:
         base = self.setting(derived.base)
         if derived.label in [s.label for s in self.settings]:
             raise ConfigurationError(f"NCCL setting {derived.label!r} was run: its own runs say more than a table")
+        copy = replace(base, label=derived.label, environment={})
+        moved = replace(self, settings=(*self.settings, copy), derived=(*self.derived, derived))
         one = np.ones(len(base.verify_tokens))
-        verify = self.verify_cycle(one, np.array(base.verify_tokens))
-        decode = self.plain_cycle(np.array(base.decode_batches))
+        verify = moved.verify_cycle(one, np.array(base.verify_tokens))
+        decode = moved.plain_cycle(np.array(base.decode_batches))
         for phase, cycle in (("verify", verify), ("decode", decode)):
             own = self.phase(phase, cycle, derived.base).value
             if (own + derived.change_ms(phase, cycle) <= _LEAST_LEFT * own).any():
@@ -299,13 +301,10 @@ class CostModel:
                 )
         alike = [each for each in self.derived if each.told_as == derived.told_as]
         notes = [note for note in self.notes if not alike or note != never_run(alike)]
-        copy = replace(base, label=derived.label, environment={})
         return replace(
-            self,
-            settings=(*self.settings, copy),
-            derived=(*self.derived, derived),
+            moved,
             alternatives=tuple(replace(a, model=a.model.with_setting(derived)) for a in self.alternatives),
-            notes=(*notes, never_run([*alike, derived]), *_falls(self, derived, base)),
+            notes=(*notes, never_run([*alike, derived]), *_falls(moved, derived, base)),
         )
 
     def _sum(self, phase: str, cycle: Cycle, nccl: str | None, hosted: bool) -> Estimate:

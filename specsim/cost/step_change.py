@@ -117,8 +117,9 @@ def step_change(
     """What going from one setting to another does to n cycles and to plain decode (eq. 17).
 
     Without `draft` the drafter communicates nothing (it runs on one GPU, or is a lookup); its forwards are those of
-    eq. 3, and `extend_forwards` of T tokens after the verify (eq. 4). Logits are `gathered` under both by NCCL, else not
-    counted: a kernel that only reduces says nothing of it.
+    eq. 3, and `extend_forwards` of T tokens after the verify (eq. 4). Messages have the tokens that graphs are padded to
+    (`Cycle.captured`), and so have a draft's logits; those of verify and decode are sampled of the tokens alone. Logits are
+    `gathered` under both by NCCL, else not counted: a kernel that only reduces says nothing of it.
     """
 
     def change(shape: Shape, tokens: FloatArray, positions: FloatArray) -> FloatArray:
@@ -129,21 +130,20 @@ def step_change(
     drafted = extended = nothing
     if draft is not None:
         wide, narrow = draft_forwards(cycle)
-        branches = cycle.batch_size * cycle.topk
-        whole = change(draft, cycle.verify_tokens, cycle.batch_size)  # it drafts from the last position of each request
-        drafted = wide * whole + narrow * change(draft, branches, branches)
+        whole = change(draft, cycle.padded_verify, last_positions(cycle))
+        drafted = wide * whole + narrow * change(draft, cycle.padded_draft, cycle.padded_draft)
         extended = extend_forwards * cycle.drafts * whole
     curves = (before, after)
     messages, logits = beyond_cycle(curves, cycle, target, draft, extend_forwards)
     decode_messages, decode_logits = beyond_decode(curves, cycle, target)
     return StepChange(
-        change(target, cycle.verify_tokens, cycle.verify_tokens),
+        change(target, cycle.padded_verify, cycle.verify_tokens),
         drafted,
         extended,
-        change(target, cycle.batch_size, cycle.batch_size),
+        change(target, cycle.padded_decode, cycle.batch_size),
         messages | decode_messages,
         (logits | decode_logits) & gathered,
-        carried_by_custom(custom, np.asarray(target.message_bytes(cycle.verify_tokens))),
+        carried_by_custom(custom, np.asarray(target.message_bytes(cycle.padded_verify))),
     )
 
 
@@ -152,12 +152,14 @@ def beyond_cycle(
 ) -> tuple[BoolArray, BoolArray]:
     """Where a cycle's all-reduces, and where its gathers of logits, lie outside any of the curves; shapes (n,)."""
     everywhere = np.ones(cycle.batch_size.shape, dtype=bool)
-    forwards = [(everywhere, target, cycle.verify_tokens, cycle.verify_tokens)]
+    forwards = [(everywhere, target, cycle.padded_verify, cycle.verify_tokens)]
     if draft is not None:
         wide, narrow = draft_forwards(cycle)
         whole = (wide > 0) | ((cycle.num_steps > 0) & (extend_forwards > 0))
-        branches = cycle.batch_size * cycle.topk
-        forwards += [(whole, draft, cycle.verify_tokens, cycle.batch_size), (narrow > 0, draft, branches, branches)]
+        forwards += [
+            (whole, draft, cycle.padded_verify, last_positions(cycle)),
+            (narrow > 0, draft, cycle.padded_draft, cycle.padded_draft),
+        ]
     messages = [there & _outside(curves, shape.message_bytes(tokens)) for there, shape, tokens, _ in forwards]
     logits = [there & _logits_outside(curves, shape, positions) for there, shape, _, positions in forwards]
     return np.logical_or.reduce(messages), np.logical_or.reduce(logits)
@@ -165,8 +167,10 @@ def beyond_cycle(
 
 def beyond_decode(curves: tuple[AllReduceCurve, ...], cycle: Cycle, target: Shape) -> tuple[BoolArray, BoolArray]:
     """The same of plain decode at the cycles' batch sizes; shapes (n,)."""
-    batch = cycle.batch_size
-    return _outside(curves, target.message_bytes(batch)), _logits_outside(curves, target, batch)
+    return (
+        _outside(curves, target.message_bytes(cycle.padded_decode)),
+        _logits_outside(curves, target, cycle.batch_size),
+    )
 
 
 def _outside(curves: tuple[AllReduceCurve, ...], sizes: Floats) -> BoolArray:
@@ -175,6 +179,11 @@ def _outside(curves: tuple[AllReduceCurve, ...], sizes: Floats) -> BoolArray:
 
 def _logits_outside(curves: tuple[AllReduceCurve, ...], shape: Shape, positions: FloatArray) -> BoolArray:
     return _outside(curves, shape.logits_bytes(positions)) & (shape.vocab_size is not None)
+
+
+def last_positions(cycle: Cycle) -> FloatArray:
+    """Positions that a draft forward of the whole width drafts from: the last of each request of the graph; shape (n,)."""
+    return np.asarray(cycle.padded_verify / cycle.num_draft_tokens)
 
 
 def draft_forwards(cycle: Cycle) -> tuple[FloatArray, FloatArray]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from specsim.cost.bare_forwards import BareForwards
-from specsim.cost.graph_padding import padded_tokens
+from specsim.cost.graph_padding import padded_draft_tokens, padded_tokens
 from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 
@@ -21,8 +21,8 @@ class Cycle:
     """Counts of n cycles, each a float array of shape (n,): what runs, before any time is put on it.
 
     `context_len` is the mean of a request's tokens in the KV cache, `eager` 1 where kernels are launched one by one
-    (CUDA graphs off). `padded_verify` and `padded_decode` are the tokens that the captured graph runs, in the verify and
-    in plain decode of the same requests; `bare_verify` and `bare_decode` what a bare forward of their tokens takes [ms],
+    (CUDA graphs off). `padded_verify`, `padded_draft` and `padded_decode` are the tokens that the captured graph runs, in the
+    verify, in a draft forward of the branches and in plain decode of the same requests; `bare_verify` and `bare_decode` what a bare forward of their tokens takes [ms],
     NaN where none was given.
     """
 
@@ -35,6 +35,7 @@ class Cycle:
     context_len: FloatArray
     eager: FloatArray
     padded_verify: FloatArray
+    padded_draft: FloatArray
     padded_decode: FloatArray
     bare_verify: FloatArray
     bare_decode: FloatArray
@@ -69,14 +70,17 @@ class Cycle:
         context, launched = np.full(batch.shape, float(workload.context_len or 0)), np.full(batch.shape, float(eager))
         forwards, tokens = first + looped, batch * (first * width + looped * topk)
         bare = np.full(batch.shape, np.nan)
-        return cls(batch, steps, topk, width, forwards, tokens, context, launched, batch * width, batch, bare, bare)
+        return cls(batch, steps, topk, width, forwards, tokens, context, launched,
+                   batch * width, batch * topk, batch, bare, bare)  # fmt: skip
 
     def captured(self, engine: str | None, version: str | None) -> Cycle:
         """The cycles padded to the graphs that an engine captures, where graphs are on (`graph_padding`)."""
         batch, width, graphs = self.batch_size, self.num_draft_tokens, self.eager == 0
         verify = np.where(graphs, padded_tokens(batch, width, engine, version), self.verify_tokens)
+        branches = batch * self.topk
+        draft = np.where(graphs, padded_draft_tokens(batch, self.topk, width, engine, version), branches)
         decode = np.where(graphs, padded_tokens(batch, 1, engine, version, speculative=False), batch)
-        return replace(self, padded_verify=verify, padded_decode=decode)
+        return replace(self, padded_verify=verify, padded_draft=draft, padded_decode=decode)
 
     def over(self, bare: BareForwards) -> Cycle:
         """The cycles with what bare forwards of their tokens take."""

@@ -58,9 +58,9 @@ class Compared:
         raise UnknownSettingError(label, (curve.label for curve in self.curves))
 
     def cycle(self) -> Cycle:
-        """Every width at every batch size, widths running fastest."""
+        """Every width at every batch size, widths running fastest, in the graphs that the engine's newest version captures."""
         batches = np.array(self.batch_sizes, dtype=np.int64)[:, None]
-        return Cycle.of(self.spec, Workload(batches), self.engine)
+        return Cycle.of(self.spec, Workload(batches), self.engine).captured(self.engine, None)
 
     def both_of_nccl(self, *labels: str) -> bool:
         """Whether all of these are NCCL settings, under which NCCL gathers logits."""
@@ -136,9 +136,9 @@ def comm_record(
 def _rows(
     asked: Compared, cycle: Cycle, start: AllReduceCurve, curve: AllReduceCurve, change: StepChange, gathered: bool
 ) -> Iterator[Record]:
-    message = np.asarray(asked.target.message_bytes(cycle.verify_tokens))
+    message = np.asarray(asked.target.message_bytes(cycle.padded_verify))
     times: list[FloatArray] = [np.asarray(c.time_us(message)) for c in (start, curve)]
-    whole = [np.asarray(forward_ms(c, asked.target, cycle.verify_tokens)) for c in (start, curve)]
+    whole = [np.asarray(forward_ms(c, asked.target, cycle.padded_verify)) for c in (start, curve)]
     gathers = [np.asarray(gather_ms(c, asked.target, cycle.verify_tokens)) for c in (start, curve)]
     logits = np.asarray(asked.target.logits_bytes(cycle.verify_tokens))
     for at in range(message.size):

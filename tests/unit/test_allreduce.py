@@ -269,6 +269,37 @@ def test_each_forward_has_messages_of_its_own_width():
     assert not found.extrapolated.any()
 
 
+def test_messages_have_the_tokens_that_graphs_are_padded_to():
+    """One request with five drafts, a(m) = m/1000 µs: vLLM up to 0.24 captures multiples of six tokens, so a draft step has six.
+
+    Ten requests of the newest: 60 tokens are padded to 64, ten draft tokens to 12 (two verifies), ten of plain decode to 16.
+    """
+    sizes = np.array([1e2, 1e8])
+    rising, nothing = measured_curve("rising", sizes, sizes / 1e3), measured_curve("none", sizes, sizes * 1e-12)
+    token = 1000 / 1000 / 1000  # 1,000 bytes a token are 1 µs
+    for batch, version, verify, step, decode in ((1, "0.24.0", 6, 6, 1), (10, None, 64, 12, 16)):
+        cycle = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(batch), "vllm").captured("vllm", version)
+        found = step_change(nothing, rising, cycle, Shape(10, 500), Shape(1, 500))
+        assert found.verify_ms == pytest.approx([20 * verify * token])
+        assert found.draft_ms == pytest.approx([2 * (verify + 4 * step) * token])
+        assert found.decode_ms == pytest.approx([20 * decode * token])
+    eager = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(10), "vllm", eager=True).captured("vllm", None)
+    assert step_change(nothing, rising, eager, Shape(10, 500)).verify_ms == pytest.approx([20 * 60 * token])
+
+
+def test_a_drafts_logits_are_those_of_the_graph_and_a_verifys_those_of_its_tokens():
+    """Logits of 1,000 bytes a position and next to no messages; half an all-reduce gathers them."""
+    sizes = np.array([1.0, 1e8])
+    rising, nothing = measured_curve("rising", sizes, sizes / 1e3), measured_curve("none", sizes, sizes * 1e-12)
+    cycle = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(10), "vllm").captured("vllm", None)
+    split = Shape(1, 1, bytes_per_element=1, per_layer=1, vocab_size=1000)
+    found = step_change(nothing, rising, cycle, split, split)
+    position = 0.5 * 1e-3  # ms
+    assert found.verify_ms == pytest.approx([60 * position], rel=0.01)
+    assert found.draft_ms == pytest.approx([(64 / 6 + 4 * 12) * position], rel=0.01)
+    assert found.decode_ms == pytest.approx([10 * position], rel=0.01)
+
+
 def test_outside_either_table_is_flagged():
     short = curve((14336, 10.0), (43008, 20.0))
     cycle = Cycle.of(SpecConfig.of(num_draft_tokens=2), Workload(np.array([1, 2])), None)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specsim.cost.graph_padding import padded_requests, padded_tokens
+from specsim.cost.graph_padding import padded_draft_tokens, padded_requests, padded_tokens
 
 # -- SGLang: requests ---------------------------------------------------------------------------------------------------
 
@@ -64,6 +64,21 @@ def test_vllm_with_four_drafts_by_version(batch, newest, before):
     assert padded_tokens(batch, 5, "vllm") == newest
     assert padded_tokens(batch, 5, "vllm", "0.33.0") == newest
     assert padded_tokens(batch, 5, "vllm", "0.19.0") == before
+
+
+@pytest.mark.parametrize(
+    ("batch", "newest", "before"),
+    [(1, 1, 5), (3, 4, 5), (5, 5, 5), (6, 8, 10), (16, 16, 20), (17, 20, 20), (600, 600, 600)],
+)
+def test_vllms_draft_steps_run_in_the_smallest_graph_that_was_captured_for_verifies(batch, newest, before):
+    """By hand, of the sizes above; sizes that were rounded hold whole verifies of five tokens."""
+    assert padded_draft_tokens(batch, 1, 5, "vllm") == newest
+    assert padded_draft_tokens(batch, 1, 5, "vllm", "0.24.0") == before
+
+
+def test_sglangs_draft_steps_have_a_verifys_requests():
+    assert padded_draft_tokens([3, 9, 11], 4, 8, "sglang").tolist() == [12, 40, 48]
+    assert padded_draft_tokens([3, 9], 4, 8, None).tolist() == [12, 36]
 
 
 def test_vllms_exact_stride_stops_at_the_largest():

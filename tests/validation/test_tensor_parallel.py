@@ -47,9 +47,9 @@ def test_on_one_machine_every_change_and_every_length_is_told():
 
 
 def test_all_reduces_as_a_forward_meets_them_tell_a_servers_changes():
-    """Found: NCCL's settings 63 of 68 in a forward (62 of 64 where no load stands out), the engine's own 13 of 28."""
-    assert within("in a forward", OF_NCCL) == (63, 68)
-    assert within("in a forward", OF_NCCL, steady=True) == (62, 64)
+    """Found: NCCL's settings 65 of 68 in a forward (all 64 where no load stands out), the engine's own 13 of 28."""
+    assert within("in a forward", OF_NCCL) == (65, 68)
+    assert within("in a forward", OF_NCCL, steady=True) == (64, 64)
     assert within("in a forward", parts_of(OWN)) == (13, 28)
     assert within("after a cold product", OF_NCCL)[0] < 50
     assert within("back to back", OF_NCCL)[0] < 40
@@ -62,13 +62,6 @@ def test_nothing_lies_outside_the_tables_but_logits():
         assert 0 < beyond(name, "logits_bytes") < 40
 
 
-def test_steady_changes_of_nccl_that_are_missed_are_of_five_drafts_without_peer_access():
-    found = [(nccl, told("in a forward", file, nccl)) for file, nccl in OF_NCCL]
-    missed = [(nccl, run.spec.num_draft_tokens) for nccl, each in found
-              for run, well, steady in zip(each.runs, each.within, each.steady, strict=True) if steady and not well]  # fmt: skip
-    assert missed == [("nop2p", 6), ("nop2p", 6)]
-
-
 def test_changes_under_drafts_are_larger_than_told_and_plain_decodes_are_not():
     """Does not fit, and why is not known; the engine's own saves 0.17 to 0.45 ms more, most at 64."""
     for nccl in (OWN, "nop2p", "Ring-Simple", "Ring-LL"):
@@ -78,7 +71,7 @@ def test_changes_under_drafts_are_larger_than_told_and_plain_decodes_are_not():
         assert set(own) == {1, 4, 16, MANY}
         assert all(0.16 < ms < 0.46 for batch in own.values() for ms in batch)
         assert all(abs(ms) < 0.12 for batch in larger_ms("Ring-LL", width).values() for ms in batch)
-    assert all(ms > 0.2 for batch in larger_ms("nop2p", 6).values() for ms in batch)
+    assert all(ms > 0.17 for batch in larger_ms("nop2p", 6).values() for ms in batch)
 
 
 def test_loads_that_stand_out_scatter_by_clearly_more_than_any_other():
@@ -90,12 +83,12 @@ def test_loads_that_stand_out_scatter_by_clearly_more_than_any_other():
 
 
 def test_break_even_lengths_of_settings_that_were_never_run():
-    """Found: 33 of 44 by the base's own runs moved; of NCCL's settings over NVLink 27 of 28, without peer access 6 of 16."""
+    """Found: 35 of 44 by the base's own runs moved; of NCCL's settings over NVLink 27 of 28, without peer access 8 of 16."""
     assert TOKENS == 0.05
-    assert close("length_moved", OF_NCCL) == (33, 44)
+    assert close("length_moved", OF_NCCL) == (35, 44)
     assert close("length_moved", parts_of("Ring-LL", "Ring-Simple")) == (27, 28)
     assert close("length_moved", parts_of("Ring-LL", "Ring-Simple"), steady=True) == (27, 27)
-    assert close("length_moved", parts_of("nop2p")) == (6, 16)
+    assert close("length_moved", parts_of("nop2p")) == (8, 16)
     assert close("length_moved", parts_of(OWN)) == (4, 12)
     assert close("length_told", OF_NCCL)[0] >= 26
     errors = [abs(each.length_moved - each.length) for part in PARTS for each in answers(*part) if each.steady]
@@ -153,7 +146,7 @@ def test_forwards_were_told_so_far_off(name, least, most, us):
 
 
 def test_intervals_allow_for_what_all_reduces_in_a_forward_missed():
-    """Of NCCL's settings all but 5 drafts at batch 1 without peer access, 0.83 ms where 0.56 are told."""
+    """Of NCCL's settings all but 5 drafts at batch 1 without peer access, 0.83 ms where 0.66 are told."""
     assert forwards_outside(allowed(True, True), "in a forward") == (0, 162)
     assert served_outside(allowed(True, True), "in a forward", OF_NCCL) == (1, 64)
 
