@@ -19,6 +19,9 @@ from specsim.runs.allreduce import NCCL
 SIZES = tuple(1024 * 2**power for power in range(13))
 """Messages from 1 KiB to 4 MiB."""
 
+GATHERED = (*(16 * 1024 * 4**power for power in range(7)), 2**27)
+"""Logits of a step that are gathered, all ranks' together: 16 KiB to 128 MiB."""
+
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512)
 SECONDS = 240
 _GRACE_S = 40
@@ -83,7 +86,7 @@ def ways(implementations: Iterable[str], settings: Iterable[str]) -> list[Way]:
 
 @dataclass(frozen=True)
 class Work:
-    """What the processes of one way do: `kind` allreduce or forward, over how many ranks; `command` is what was called."""
+    """What the processes of one way do: `kind` allreduce, gather or forward, over how many ranks; `command` is what was called."""
 
     kind: str
     ranks: int
@@ -91,6 +94,7 @@ class Work:
     tokens: Sequence[int] = TOKENS
     shape: ModelShape | None = None
     graphs: Sequence[bool] = (True, False)
+    gathered: Sequence[int] = GATHERED
     seed: int = 0
     command: str = ""
 
@@ -195,8 +199,10 @@ class Table:
 
 
 _SHARED = ("ranks", "hardware", "nccl_version", "source")
+_SINGLE = ("nccl", "implementation", "bytes", "time_us", "spread_us", "cuda_graph", "pattern", *_SHARED)
 COLUMNS = {
-    "allreduce": ("nccl", "implementation", "bytes", "time_us", "spread_us", "cuda_graph", "pattern", *_SHARED),
+    "allreduce": _SINGLE,
+    "gather": _SINGLE,
     "forward": (
         "nccl",
         "implementation",
@@ -209,7 +215,7 @@ COLUMNS = {
         *_SHARED,
     ),
 }
-"""Columns of the two tables; the first is what `specsim comm` reads."""
+"""Columns of the tables by kind of work; the first two are what `specsim comm` reads."""
 
 
 PATTERNS = ("back to back", "after a product", "after a cold product")

@@ -14,6 +14,7 @@ import click
 
 from calibration.allreduce import (
     COLUMNS,
+    GATHERED,
     IMPLEMENTATIONS,
     PATTERNS,
     SETTINGS,
@@ -35,7 +36,7 @@ from calibration.results import Results, Row
 from calibration.session import Task, measure, tell_outcome, tell_plan
 from calibration.shapes import ModelShape, read_shape
 from specsim.errors import SpecsimError
-from specsim.runs.allreduce import NCCL
+from specsim.runs.allreduce import GATHER, NCCL
 
 _SECONDS_EACH = 1.5  # a point's capture and repeats on an H200 at 8B; weights are filled once
 
@@ -158,17 +159,17 @@ def run_allreduce(
         raise SpecsimError(f"--ranks {ranks}, but this machine has {machine.count} GPUs")
     asked = ways(_implementations(implementations, machine), listed("--settings", settings, SETTINGS))
     small = not machine.on_gpu
-    sizes, tokens = (SIZES[:3], TOKENS[:2]) if small else (SIZES, TOKENS)
+    sizes, gathered, tokens = (SIZES[:3], GATHERED[:2], TOKENS[:2]) if small else (SIZES, GATHERED, TOKENS)
     shape = read_shape(model) if model else None
     if shape is not None:
         shape.split(ranks)  # raises where it does not divide
-    kinds = ["allreduce", *(["forward"] if shape else [])]
+    kinds = ["allreduce", "gather", *(["forward"] if shape else [])]
     for kind in kinds:
         for table in _tables(output, kind):
             table.refuse_others({"ranks": ranks, "hardware": machine.hardware})
-    wanted = [(way, kind) for way, kind in product(asked, kinds) if not _have(output, way, kind)]
+    wanted = [(way, kind) for way, kind in product(asked, kinds) if _says(way, kind) and not _have(output, way, kind)]
     _tell_ways(wanted, output, budget)
-    work = Work("", ranks, sizes, tokens, shape, seed=seed, command=recorded_command(sys.argv[1:]))
+    work = Work("", ranks, sizes, tokens, shape, gathered=gathered, seed=seed, command=recorded_command(sys.argv[1:]))
     failed, left = _measure_ways(output, work, wanted, time.monotonic() + 60 * budget)
     for line in failed:
         click.echo(line, err=True)
@@ -178,6 +179,11 @@ def run_allreduce(
         raise SpecsimError(nothing if failed else "nothing was measured within the budget: give it more")
     more = f"; {left} measurements left by the budget, the same command goes on" if left else ""
     click.echo(f"{len({Way.of(row) for row in done.rows})} settings and implementations in {output}{more}", err=True)
+
+
+def _says(way: Way, kind: str) -> bool:
+    """Whether a kind of work says anything of a way: NCCL alone gathers."""
+    return kind != "gather" or way.implementation == NCCL
 
 
 def _tell_ways(wanted: list[tuple[Way, str]], output: Path, budget: float) -> None:
@@ -240,18 +246,19 @@ def _implementations(written: str, machine: Machine) -> list[str]:
 
 
 def _tables(output: Path, kind: str) -> list[Table]:
-    """The files of a kind: back to back and after products, or the forwards and what their all-reduces took."""
+    """The files of a kind: back to back and after products, gathers, or the forwards and what their all-reduces took."""
     names = {"allreduce": {"": "allreduce", "-after": "allreduce", "-after-cold": "allreduce"},
+             "gather": {"-gather": "gather"},
              "forward": {"-forward": "forward", "-in-forward": "allreduce"}}[kind]  # fmt: skip
     return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[form]) for name, form in names.items()]
 
 
 def _add(tables: list[Table], way: Way, rows: list[Row], shape: ModelShape | None) -> None:
     """Put a way's rows into the files of their kind."""
-    if shape is None:
-        placed_rows = [list(placed(rows, pattern)) for pattern in PATTERNS]
-    else:
+    if shape is not None:
         placed_rows = [rows, list(in_a_forward(rows, shape))]
+    else:
+        placed_rows = [list(placed(rows, pattern)) for pattern in ((GATHER,) if len(tables) == 1 else PATTERNS)]
     for table, each in zip(tables, placed_rows, strict=True):
         table.add(way, each)
 

@@ -17,6 +17,7 @@ from calibration.allreduce import FAILED, PATTERNS, Way, Work
 from calibration.decoder import Decoder
 from calibration.machine import Machine, Timing, read_links
 from calibration.reducers import Reducer, checked, reducer
+from specsim.runs.allreduce import GATHER
 
 _IN_A_ROW, _REPEATS = 20, 15
 _ROWS = 16
@@ -38,8 +39,8 @@ def main() -> None:
     reduce = reducer(way.implementation, machine, max(map(math.prod, shapes)))
     checked(reduce, machine, True in work.graphs, (shapes[0], shapes[-1]))
     shared = _provenance(machine, work, way, reduce)
-    rows = (_forwards if work.kind == "forward" else _all_reduces)(machine, work, reduce)
-    for row in rows:
+    kinds = {"forward": _forwards, "gather": _gathers, "allreduce": _all_reduces}
+    for row in kinds[work.kind](machine, work, reduce):
         if rank == 0:
             _say({**shared, **row})
     dist.barrier()
@@ -103,6 +104,20 @@ def _all_reduces(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict
                 added_ms = both[0].median_ms - both[1].median_ms
                 if added_ms > 0:  # less than the noise of the product says nothing
                     yield {"bytes": size, "cuda_graph": graph, "pattern": pattern, **_row(both, added_ms)}
+
+
+def _gathers(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict[str, Any]]:
+    """Gathers of every rank's part by what all of them hold afterwards, back to back, as logits are gathered in engines."""
+    for graph in work.graphs if machine.on_gpu else (False,):
+        for size in work.gathered:
+            whole = torch.zeros(size // machine.dtype.itemsize, device=machine.device, dtype=machine.dtype)
+            part = torch.ones(whole.numel() // work.ranks, device=machine.device, dtype=machine.dtype)
+
+            def step(_: int, whole: Any = whole, part: Any = part) -> None:
+                dist.all_gather_into_tensor(whole[: part.numel() * work.ranks], part)
+
+            timing = _timed(machine, graph, step, reduce)
+            yield {"bytes": size, "cuda_graph": graph, "pattern": GATHER, **_row([timing], timing.median_ms)}
 
 
 def _random(machine: Machine, rows: int, columns: int) -> Any:

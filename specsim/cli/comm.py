@@ -87,7 +87,7 @@ def command(
 ) -> None:
     """Tell what another all-reduce setting does to verify and decode time, from tables of single all-reduces.
 
-    TABLE is nccl-tests' output or CSV (docs/data-format.md), or LABEL=FILE. Without any, --link and --ranks give
+    TABLE is nccl-tests' output or CSV (docs/data-format.md), or LABEL=FILE; one of gathers may stand beside them. Without any, --link and --ranks give
     NCCL's own model as a prior; without anything it tells of the bundled campaign's 122 all-reduces. With --model and
     --save-model a fitted model learns of settings that were never run, for predict, break-even and sweep.
     """

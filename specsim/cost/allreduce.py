@@ -35,7 +35,8 @@ class MeasuredCurve:
     """A table as a curve (eq. 16): sizes [bytes] rising, their times [µs] never falling.
 
     `raw_us` are the medians over repeats before larger messages were held to take no less time than smaller ones;
-    `repeats` counts the readings behind each. `in_forward` says that they were taken in forwards, not alone.
+    `repeats` counts the readings behind each. `in_forward` says that they were taken in forwards, not alone. `gather` is
+    what gathers of so many bytes take under the setting, None where nobody measured them.
     """
 
     label: str
@@ -44,6 +45,7 @@ class MeasuredCurve:
     raw_us: tuple[float, ...]
     repeats: tuple[int, ...]
     in_forward: bool = False
+    gather: MeasuredCurve | None = None
 
     def time_us(self, message_bytes: Floats) -> Floats:
         """Time [µs]: log time linear in log size between sizes, exact at them; outside, a flagged extrapolation.

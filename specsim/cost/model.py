@@ -14,6 +14,7 @@ from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
 from specsim.cost.derived import DerivedSetting, never_run
+from specsim.cost.step_change import gathers
 from specsim.cost.terms import BARE, KV_READ, PADDED, PLAIN, TERM_BY_NAME, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import (
@@ -374,8 +375,8 @@ class CostModel:
             if len(widths) < 2:
                 widths = (*widths, *self.setting(self.reference).verify_tokens)
             return (min(widths), max(widths)) if widths else (np.inf, -np.inf)
-        if name.removeprefix("decode_") in ("message_bytes", "logits_bytes"):
-            return self._told_bytes(nccl)
+        if (sized := name.removeprefix("decode_")) in ("message_bytes", "logits_bytes"):
+            return self._told_bytes(nccl, gathered=sized == "logits_bytes")
         if name in ("bare_forward_tokens", "decode_bare_forward_tokens") and self.bare_forwards is not None:
             return self.bare_forwards.tokens[0], self.bare_forwards.tokens[-1]
         if name == "decode_batch_size":
@@ -383,14 +384,16 @@ class CostModel:
             return (min(batches), max(batches)) if batches else (np.inf, -np.inf)
         return next((span for key, span in self.ranges.items() if key == name), (np.inf, -np.inf))
 
-    def _told_bytes(self, nccl: str | None) -> Span:
-        """The message sizes that both curves of a derived setting were measured at; none with a prior."""
+    def _told_bytes(self, nccl: str | None, gathered: bool) -> Span:
+        """The sizes at which both settings of a derived one were measured, all-reduces or gathers; none with a prior."""
         derived = self._derived(nccl)
-        if derived is None or not (
-            isinstance(derived.before, MeasuredCurve) and isinstance(derived.after, MeasuredCurve)
-        ):
+        if derived is None:
             return (np.inf, -np.inf)
-        sizes = (derived.before.sizes, derived.after.sizes)
+        curves = (derived.before, derived.after)
+        read = [curve for curve, _ in gathers(curves)] if gathered else curves
+        sizes = [curve.sizes for curve in read if isinstance(curve, MeasuredCurve)]
+        if len(sizes) < len(curves):
+            return (np.inf, -np.inf)
         return max(each[0] for each in sizes), min(each[-1] for each in sizes)
 
     def lower_bound(self, nccl: str) -> bool:

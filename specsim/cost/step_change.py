@@ -52,14 +52,24 @@ def forward_ms(curve: AllReduceCurve, shape: Shape, tokens: Floats) -> Floats:
     return curve.time_us(shape.message_bytes(tokens)) * (shape.all_reduces / 1000.0)
 
 
-def gather_ms(curve: AllReduceCurve, shape: Shape, positions: Floats) -> Floats:
-    """Time ½·a_s(P·v·b) in which the logits of P positions are gathered [ms], at their shape (eq. 17).
+def gathers(curves: tuple[AllReduceCurve, ...]) -> tuple[tuple[AllReduceCurve, float], ...]:
+    """The curve that a gather is read off under each setting, and its share of that (eq. 17).
 
-    An all-reduce is a reduction to parts and a gather of them, each of as many steps and bytes.
+    Gathers themselves where they were measured under all of the settings. Else half of an all-reduce under each: that is
+    a reduction to parts and a gather of them, each of as many steps and bytes.
     """
+    measured = [getattr(curve, "gather", None) for curve in curves]
+    if all(curve is not None for curve in measured):
+        return tuple((curve, 1.0) for curve in measured if curve is not None)
+    return tuple((curve, 0.5) for curve in curves)
+
+
+def gather_ms(curves: tuple[AllReduceCurve, ...], shape: Shape, positions: Floats) -> tuple[Floats, ...]:
+    """Time in which the logits of P positions are gathered under each setting [ms], at the positions' shape (eq. 17)."""
     if shape.vocab_size is None:
-        return positions * 0.0
-    return curve.time_us(shape.logits_bytes(positions)) * (0.5 / 1000.0)
+        return tuple(positions * 0.0 for _ in curves)
+    size = shape.logits_bytes(positions)
+    return tuple(curve.time_us(size) * (share / 1000.0) for curve, share in gathers(curves))
 
 
 def forward_change_ms(
@@ -78,7 +88,8 @@ def forward_change_ms(
     change = forward_ms(after, shape, tokens) - forward_ms(before, shape, tokens)
     kept = np.where(carried_by_custom(custom, shape.message_bytes(tokens)), 0.0, change)
     if positions is not None:
-        kept = kept + (gather_ms(after, shape, positions) - gather_ms(before, shape, positions))
+        first, then = gather_ms((before, after), shape, positions)
+        kept = kept + (then - first)
     return float(kept) if np.ndim(tokens) == 0 else kept
 
 
@@ -178,7 +189,8 @@ def _outside(curves: tuple[AllReduceCurve, ...], sizes: Floats) -> BoolArray:
 
 
 def _logits_outside(curves: tuple[AllReduceCurve, ...], shape: Shape, positions: FloatArray) -> BoolArray:
-    return _outside(curves, shape.logits_bytes(positions)) & (shape.vocab_size is not None)
+    read = tuple(curve for curve, _ in gathers(curves))
+    return _outside(read, shape.logits_bytes(positions)) & (shape.vocab_size is not None)
 
 
 def last_positions(cycle: Cycle) -> FloatArray:

@@ -139,7 +139,7 @@ def _rows(
     message = np.asarray(asked.target.message_bytes(cycle.padded_verify))
     times: list[FloatArray] = [np.asarray(c.time_us(message)) for c in (start, curve)]
     whole = [np.asarray(forward_ms(c, asked.target, cycle.padded_verify)) for c in (start, curve)]
-    gathers = [np.asarray(gather_ms(c, asked.target, cycle.verify_tokens)) for c in (start, curve)]
+    gathers = [np.asarray(ms) for ms in gather_ms((start, curve), asked.target, cycle.verify_tokens)]
     logits = np.asarray(asked.target.logits_bytes(cycle.verify_tokens))
     for at in range(message.size):
         yield {
@@ -163,8 +163,14 @@ def _rows(
             "prior": not isinstance(curve, MeasuredCurve),
             "extrapolated": bool(change.extrapolated[at]),
             "logits_extrapolated": bool(change.logits_extrapolated[at]),
+            "gather_measured": gathered and gathers_measured(start, curve),
             "custom_all_reduce": bool(change.custom[at]),
         }
+
+
+def gathers_measured(*curves: AllReduceCurve) -> bool:
+    """Whether gathers of logits were measured under all of these settings."""
+    return all(getattr(curve, "gather", None) is not None for curve in curves)
 
 
 def _setting_record(curve: AllReduceCurve) -> Record:
@@ -199,6 +205,7 @@ def _notes(asked: Compared, start: str, rows: list[Record], measured: AllReduceT
     of_nccl = [row for row in rows if asked.both_of_nccl(start, row["setting"])]
     if of_nccl:
         yield _about_custom(asked, of_nccl)
+    yield from _about_gathers(asked, of_nccl, measured)
     if asked.target.vocab_size is None:
         yield (
             "the embedding's all-reduce and the gather of logits are not counted: state --vocab-size where the vocabulary is"
@@ -225,11 +232,15 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
         spans = "; ".join(f"{c.label} {_bytes(c.sizes[0])} to {_bytes(c.sizes[-1])}"
                           for c in asked.curves if isinstance(c, MeasuredCurve))  # fmt: skip
         yield f"EXTRAPOLATED at rows marked ¹ (verify, draft or plain decode): the tables cover {spans}"
-    if any(row["logits_extrapolated"] for row in rows):
-        yield (
-            "EXTRAPOLATED at rows marked ³: logits are gathered (verify, draft or plain decode) as half an all-reduce of a size"
-            " outside the tables, along the slope of their last octave"
-        )
+    for measured, how in (
+        (True, "by a size outside the table of gathers"),
+        (False, "as half an all-reduce of a size outside the tables"),
+    ):
+        if any(row["logits_extrapolated"] and row["gather_measured"] is measured for row in rows):
+            yield (
+                f"EXTRAPOLATED at rows marked ³: logits are gathered (verify, draft or plain decode) {how},"
+                " along the slope of their last octave"
+            )
     for curve in asked.curves:
         if isinstance(curve, MeasuredCurve) and curve.largest_correction > _CORRECTION_SAID:
             yield (
@@ -241,11 +252,26 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
 def _mixed(measured: AllReduceTable) -> Iterator[str]:
     """What the tables' rows were measured under that differs."""
     for name in CONDITIONS:
-        values = dict.fromkeys(getattr(row, name) for row in measured.rows)
+        rows = measured.all_reduces if name in ("pattern", "cuda_graph") else measured.rows
+        values = dict.fromkeys(getattr(row, name) for row in rows)
         unstated = name == "pattern" and IN_A_FORWARD in values and None in values
         stated = [str(value) for value in values if value is not None] + ["unstated"] * unstated
         if len(stated) > 1:
             yield f"MIXED, not like for like: the tables differ in {name}: {', '.join(stated)}"
+
+
+def _about_gathers(asked: Compared, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:
+    """What the logits' gathers rest on, and gathers that nothing was read off."""
+    if asked.target.vocab_size:
+        halves = [row["setting"] for row in rows if not row["gather_measured"]]
+        if len(halves) < len(rows):
+            yield "logits' gathers are measured ones, made back to back"
+        if halves and (any(gathers_measured(curve) for curve in asked.curves)):
+            yield f"logits' gathers are half an all-reduce to {', '.join(dict.fromkeys(halves))}: not measured under both settings"
+    names = {row.name for row in measured.all_reduces} if measured else set()
+    alone = dict.fromkeys(row.name for row in (measured.rows if measured else ()) if row.name not in names)
+    if alone:
+        yield f"gathers of {', '.join(alone)} are not used: the tables have no all-reduces of that name"
 
 
 def _about_custom(asked: Compared, rows: list[Record]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,9 @@ NCCL = "nccl"
 
 IN_A_FORWARD = "in a forward"
 """The pattern of all-reduces that were measured where they are paid: what a forward takes longer with them, over them."""
+
+GATHER = "gather of logits"
+"""The pattern of rows that are no all-reduces: a gather of so many bytes, all ranks' parts together."""
 
 CONDITIONS = ("cuda_graph", "pattern", "ranks", "hardware", "nccl_version")
 """What a row may state beside its setting; rows that differ in one are never repeats of each other."""
@@ -76,27 +79,54 @@ class AllReduceTable:
         """Every setting's curve, in the order of the rows.
 
         Where a setting states out-of-place and in-place times, those asked for are used. A label is extended by the
-        conditions that its rows differ in.
+        conditions that its rows differ in. Gathers go with the settings of their name, ranks and graph mode.
         """
         groups: dict[tuple[object, ...], list[AllReduceRow]] = {}
         for row in self._placed(in_place):
             groups.setdefault((row.name, row.implementation, *row.conditions), []).append(row)
         differing = _differing([rows[0] for rows in groups.values()])
-        return tuple(_setting(rows, differing[rows[0].name]) for rows in groups.values())
+        return tuple(_setting(rows, differing[rows[0].name], self._gathers(rows[0])) for rows in groups.values())
+
+    @property
+    def all_reduces(self) -> tuple[AllReduceRow, ...]:
+        """The rows that are all-reduces."""
+        return tuple(row for row in self.rows if row.pattern != GATHER)
+
+    def _gathers(self, beside: AllReduceRow) -> list[AllReduceRow]:
+        """The gathers that were measured as an all-reduce was, as far as both say."""
+        return [
+            row
+            for row in self.rows
+            if row.pattern == GATHER
+            and (row.name, row.implementation) == (beside.name, beside.implementation)
+            and all(_alike(getattr(row, name), getattr(beside, name)) for name in ("ranks", "cuda_graph"))
+        ]
 
     def _placed(self, in_place: bool) -> list[AllReduceRow]:
         """Rows without those of the other place where the one asked for is there."""
-        have = {(row.name, row.conditions) for row in self.rows if row.in_place in (in_place, None)}
-        return [row for row in self.rows if row.in_place in (in_place, None) or (row.name, row.conditions) not in have]
+        rows = self.all_reduces
+        have = {(row.name, row.conditions) for row in rows if row.in_place in (in_place, None)}
+        return [row for row in rows if row.in_place in (in_place, None) or (row.name, row.conditions) not in have]
 
 
-def _setting(rows: list[AllReduceRow], told_apart_by: tuple[str, ...]) -> AllReduceSetting:
+def _alike(one: object, other: object) -> bool:
+    return one is None or other is None or one == other
+
+
+def _setting(
+    rows: list[AllReduceRow], told_apart_by: tuple[str, ...], gathered: list[AllReduceRow]
+) -> AllReduceSetting:
     first = rows[0]
     label = ", ".join([first.name, *(_said(name, getattr(first, name)) for name in told_apart_by)])
-    sizes, times = (np.array([getattr(row, name) for row in rows]) for name in ("message_bytes", "time_us"))
     sources = tuple(dict.fromkeys(row.source for row in rows if row.source))
-    curve = measured_curve(label, sizes, times, first.pattern == IN_A_FORWARD)
+    gather = _curve(f"{label}, gather", gathered) if gathered else None
+    curve = replace(_curve(label, rows), in_forward=first.pattern == IN_A_FORWARD, gather=gather)
     return AllReduceSetting(label, first.implementation, first.ranks, first.hardware, sources, curve)
+
+
+def _curve(label: str, rows: list[AllReduceRow]) -> MeasuredCurve:
+    sizes, times = (np.array([getattr(row, name) for row in rows]) for name in ("message_bytes", "time_us"))
+    return measured_curve(label, sizes, times)
 
 
 def _differing(firsts: Iterable[AllReduceRow]) -> dict[str, tuple[str, ...]]:

@@ -31,9 +31,12 @@ def load_allreduce(paths: Iterable[tuple[str | None, Path]]) -> AllReduceTable:
             continue
         rows += found
         notes += said
+    table = AllReduceTable(tuple(rows), tuple(notes))
+    if rows and not table.all_reduces:
+        faults.append(Fault(rows[0].where, "pattern", "every row is a gather", "give a table of all-reduces beside it"))
     if faults:
         raise InputError(faults)
-    return AllReduceTable(tuple(rows), tuple(notes))
+    return table
 
 
 def load_published() -> AllReduceTable:

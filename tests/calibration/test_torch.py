@@ -210,14 +210,17 @@ def test_allreduce_over_processes(tmp_path, monkeypatch):
     assert all(part in source for part in (f"torch {torch.__version__}", "started 20", "gloo", "NCCL_NVLS_ENABLE=0"))
     before = out.read_bytes()
     again = run("allreduce", "-o", out, "--settings", "default,Ring-LL", "--model", path, "--budget", 1e-12)
-    assert "2 measurements left by the budget" in again.stderr
+    assert "3 measurements left by the budget" in again.stderr
     assert out.read_bytes() == before
     (felt,) = load_allreduce([(None, tmp_path / "table-in-forward.csv")]).settings()
     assert felt.curve.in_forward
     assert not setting.curve.in_forward
     assert {path.name for path in tmp_path.glob("*.csv")} == {
-        f"table{name}.csv" for name in ("", "-after", "-after-cold", "-forward", "-in-forward")
+        f"table{name}.csv" for name in ("", "-after", "-after-cold", "-gather", "-forward", "-in-forward")
     }
+    (beside,) = load_allreduce([(None, out), (None, tmp_path / "table-gather.csv")]).settings()
+    assert beside.curve.gather.sizes == (16384.0, 65536.0)
+    assert setting.curve.gather is None
 
 
 def test_an_implementation_that_ends_early_says_why_in_its_own_words():

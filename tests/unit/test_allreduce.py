@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -209,6 +211,23 @@ def test_logits_outside_either_table_are_flagged():
     assert step_change(SLOW, known, cycle, shape, small).logits_extrapolated.all()
     assert not step_change(SLOW, known, cycle, shape, small, gathered=False).logits_extrapolated.any()
     assert step_change(SLOW, curve((2000, 10.0), (23999, 20.0)), cycle, shape).logits_extrapolated.all()
+
+
+def test_gathers_that_were_measured_under_both_settings_stand_in_for_halves_of_all_reduces():
+    """Logits of 2,000 bytes a position, 24,000 of verify and 4,000 of decode; gathers of 7 and 3 µs, all-reduces of 40 and 20."""
+    cycle = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(2), "vllm")
+    shape, at = Shape(1, 500, vocab_size=1000), np.array([2000.0, 24000.0])
+    slow, fast = (replace(curve((1000, us), (1e5, us)), gather=measured_curve("g", at, np.full(2, g)))
+                  for us, g in ((40.0, 7.0), (20.0, 3.0)))  # fmt: skip
+    found = step_change(slow, fast, cycle, shape)
+    assert (found.verify_ms, found.decode_ms) == (pytest.approx([-0.064]), pytest.approx([-0.064]))  # 3 × 20 + 4 µs
+    assert not found.logits_extrapolated.any()
+    for before, after in ((slow, replace(fast, gather=None)), (replace(slow, gather=None), fast)):
+        assert step_change(before, after, cycle, shape).verify_ms == pytest.approx([-0.07])  # 3.5 × 20 µs
+    short = replace(fast, gather=measured_curve("g", np.array([2000.0, 23999.0]), np.full(2, 3.0)))
+    beyond = step_change(slow, short, cycle, shape)
+    assert beyond.logits_extrapolated.all()
+    assert not beyond.extrapolated.any()
 
 
 def test_logits_go_over_nccl_where_a_custom_all_reduce_carries_messages():

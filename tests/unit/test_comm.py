@@ -195,6 +195,53 @@ def test_logits_are_shown_flagged_and_nccls(run_cli, csv):
     assert "EXTRAPOLATED at rows marked ³" in text
 
 
+GATHERS = ("nccl,bytes,time_us,cuda_graph,pattern,ranks", "default,600,9,true,gather of logits,2", "default,1200,11,true,gather of logits,2",
+           "default,600,90,false,gather of logits,2", "LL,600,5,true,gather of logits,2", "LL,1200,6,true,gather of logits,2",
+           "LL,600,50,true,gather of logits,8", "Tree,600,1,true,gather of logits,2")  # fmt: skip
+
+
+def test_gathers_go_with_the_all_reduces_of_their_setting_ranks_and_graphs(run_cli, csv, tmp_path):
+    table = csv("nccl,bytes,time_us,cuda_graph,ranks", *(f"{name},{size},{us},true,2" for name, us in (("default", 40), ("LL", 10), ("Ring", 10))
+                                                         for size in (1, 1000)))  # fmt: skip
+    gathers = tmp_path / "gathers.csv"
+    gathers.write_text("\n".join(GATHERS) + "\n", encoding="utf-8")
+    asked = (
+        "comm",
+        table,
+        gathers,
+        "--layers",
+        10,
+        "--hidden-size",
+        4,
+        "--vocab-size",
+        300,
+        "--num-draft-tokens",
+        "1,2,4",
+    )
+    record = as_json(run_cli(*asked, "--json"))
+    assert [setting["label"] for setting in record["settings"]] == ["default", "LL", "Ring"]
+    ll, ring = ([row for row in record["rows"] if row["setting"] == name] for name in ("LL", "Ring"))
+    assert [row["to_gather_ms"] for row in ll[:2]] == pytest.approx([0.005, 0.006])
+    assert [row["from_gather_ms"] for row in ll[:2]] == pytest.approx([0.009, 0.011])
+    assert [(row["gather_measured"], row["logits_extrapolated"]) for row in ll] == [
+        (True, False),
+        (True, False),
+        (True, True),
+    ]
+    assert {(row["from_gather_ms"], row["gather_measured"]) for row in ring} == {(0.02, False)}
+    said = " ".join(run_cli(*asked).stdout.split())
+    for note in ("logits' gathers are measured ones", "half an all-reduce to Ring: not measured under both settings",
+                 "gathers of Tree are not used", "by a size outside the table of gathers",
+                 "MIXED, not like for like: the tables differ in ranks: 2, 8"):  # fmt: skip
+        assert note in said, said
+
+
+def test_gathers_alone_are_no_table(run_cli, csv):
+    result = run_cli("comm", csv(*GATHERS), *MODEL)
+    assert result.exit_code == 2
+    assert "row 2, pattern: every row is a gather" in result.stderr
+
+
 def test_a_plot_leaves_markers_hollow_where_logits_are_beyond_the_tables(run_cli, csv):
     """600 bytes of logits lie inside, 1,200 do not; without a vocabulary nothing is beyond."""
     from specsim.report.comm_plots import comm_figure

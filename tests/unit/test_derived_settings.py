@@ -93,6 +93,25 @@ def test_logits_that_are_gathered_beyond_the_table_are_flagged_by_name(model):
     assert "logits_bytes" not in predict(alone, SpecConfig(5, 1, 6), Workload(2), 1.0, "fast").times.extrapolated_in
 
 
+def test_gathers_are_the_models_too_and_bound_what_is_flagged(model, tmp_path):
+    """Gathers of 20 and 15 µs to 1,000,000 bytes beside all-reduces to 1,000,000: ten positions of 100,000 bytes lie inside."""
+    wide = replace(derived(draft=None), target=Shape(10, 1000, vocab_size=50_000))
+    before, after = (
+        replace(each, gather=MeasuredCurve("g", (1000.0, most), (us, us), (us, us), (1, 1)))
+        for each, us, most in ((wide.before, 20.0, 2e6), (wide.after, 15.0, 1e6))
+    )
+    moved, path = model.with_setting(replace(wide, before=before, after=after)), tmp_path / "model.json"
+    moved.save(path)
+    for known in (moved, CostModel.load(path)):
+        own, fast = (predict(known, SpecConfig(3, 1, 4), Workload(2), 1.0, nccl).times for nccl in ("s", "fast"))
+        assert fast.verify_ms == pytest.approx(own.verify_ms - 21 * 0.06 - 0.005)
+        assert known.span("logits_bytes", "fast") == (1000.0, 1e6)
+        assert known.span("message_bytes", "fast") == SIZES
+    beyond = predict(moved, SpecConfig(5, 1, 6), Workload(2), 1.0, "fast").times.extrapolated_in
+    assert np.all(beyond["logits_bytes"])
+    assert not np.any(beyond.get("message_bytes", False))
+
+
 def test_all_reduces_in_a_forward_are_trusted_to_a_fifth_or_a_quarter_of_their_change(model, tmp_path):
     """1.2 ms of verify, 0.36 of drafts; a table measured alone beside one in a forward is one measured alone."""
     moved = model.with_setting(in_forwards(derived()))
