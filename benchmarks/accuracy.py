@@ -17,9 +17,11 @@ from benchmarks import (
     accuracy_break_even,
     accuracy_cost,
     accuracy_peers,
+    accuracy_phases,
     accuracy_serving,
     accuracy_tensor_parallel,
     accuracy_trees,
+    accuracy_waits,
 )
 from benchmarks.groups import LONG, OWN, PUBLIC
 from benchmarks.held_out import whole
@@ -201,25 +203,41 @@ batch 1 to 64, by `python -m calibration serve --tensor-parallel 2`; which loads
 machines: plain decode and 3 drafts on the first, 5 drafts on the other two (with the engine's own all-reduce on the first and second), so
 that there every L* of 5 drafts, and the engine's own change at 5, is between machines. In each
 file the fit saw the twelve runs under NCCL's default, with vLLM's own all-reduce off. All other settings are the default's times
-moved by eq. 17, with all-reduces of `h200x2d`; none of their runs was seen. `engine-own` has vLLM's own all-reduce on, told by
-the table of `vllm`.
+moved by eq. 17, with all-reduces of `h200x2d` and gathers of logits of another machine (`h200x2f_gather.csv`); none of their runs was
+seen. `engine-own` has vLLM's own all-reduce on, told by the table of `vllm`.
 
 {tensor_parallel}
 
 A change within 15% or 0.2 ms is the aim. All-reduces measured in a forward tell {felt_within} of {felt_of} changes between NCCL's settings so, those
-behind cold products {warm_within}, those back to back {table_within}; on the one machine {one_within} of {one_of}. No message lies outside the
-tables; logits are gathered beyond them in {logits_beyond} of these (as half an all-reduce, along its last slope), which is flagged. Of the {own_of} changes to
+behind cold products {warm_within}, those back to back {table_within}; on the one machine {one_within} of {one_of}. No message and no gather lies
+outside the tables ({logits_beyond} times flagged). Of the {own_of} changes to
 the engine's own all-reduce a forward tells {own_within}, cold products {own_warm}, back to back {own_table}: there back to back is nearer, as
 NCCL's default is dearer back to back than in a forward, which makes up for part of what is missed.
 
 What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests: the standard deviation of their parts (half of what
 `min` and `max` lie apart, over √3) is more than {unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on them, and that they were disturbed is an inference. Where none
-stands out, {felt_steady_within} of {felt_steady_of} are within. And where a setting changes something, changes under drafts are larger than told; why is
-not known (means over files at batch 1, 4, 16 and 64, where no load stands out, ms):
+stands out, {felt_steady_within} of {felt_steady_of} are within. And where a setting changes something, changes under drafts are larger than told
+(means over files at batch 1, 4, 16 and 64, where no load stands out, ms):
 
 {larger}
 
 All changes to the engine's own all-reduce that are not within the aim are under drafts; intervals between implementations allow for it.
+What is missed is no all-reduce that was not counted. On one GPU, where vLLM was made to wait {wait_short:g} and {wait_long:g} µs in each place in which a
+tensor-parallel one reduces (`calibration serve --settings wait-5,wait-20`), the difference of {wait_apart:g} µs is paid once for each, but for
+64 requests with drafts, where power limits the clock and the GPU has back part of what it waits (with 3 drafts {short_mhz} MHz at {short_w} W under
+{wait_short:g} µs, {long_mhz} MHz at {long_w} W under {wait_long:g} µs; `h200_waits_clocks.csv`):
+
+{waits}
+
+It lies in the all-reduces themselves and, to the engine's own, beside them. By events in the servers of one more machine, one start each and
+medians (`h200x2f_phases.csv`; what recorded them is not in the repository), a cycle's change [ms] has these parts:
+
+{phases}
+
+Gathers are told; of 16 KiB to 4 MiB they took {gather_least:.2f} to {gather_most:.2f} of an all-reduce of as many bytes back to back (on another machine). In verify, an all-reduce differs by more than in the harness's forward, and to the engine's own kernels that carry no message follow one another faster,
+too: between single launches the GPU is idle for {single_own} µs where it is for {single_default} µs with NCCL, and NCCL's kernel begins {before_default} µs
+after the one before it, the engine's own {before_own} µs (`h200x2f_kernels.csv`, a profile of 3 drafts at batch 1; medians of either rank). Between NCCL's settings the former cancels. Why kernels follow
+one another more slowly beside NCCL is not known.
 
 {tensor_parallel_answers}
 
@@ -336,6 +354,35 @@ def _by_all_reduces() -> dict[str, object]:
     }
 
 
+def _waits_and_phases() -> dict[str, object]:
+    """What was asked to find where changes under drafts are missed."""
+    gaps = {
+        name: " to ".join(dict.fromkeys(f"{us:.1f}" for us in accuracy_phases.kernels()[nccl, what]))
+        for name, nccl, what in (
+            ("single_own", "engine-own", "gap before a single launch"),
+            ("single_default", "default", "gap before a single launch"),
+            ("before_own", "engine-own", "gap before an all-reduce in the verify graph"),
+            ("before_default", "default", "gap before an all-reduce in the verify graph"),
+        )
+    }
+    clocks = accuracy_waits.clocks()
+    (short_mhz, short_w), (long_mhz, long_w) = clocks["wait-5", 3], clocks["wait-20", 3]
+    return {
+        "waits": accuracy_waits.table(),
+        "wait_short": accuracy_waits.SHORT,
+        "wait_long": accuracy_waits.LONG,
+        "wait_apart": accuracy_waits.LONG - accuracy_waits.SHORT,
+        "short_mhz": short_mhz,
+        "short_w": short_w,
+        "long_mhz": long_mhz,
+        "long_w": long_w,
+        "phases": accuracy_phases.table(),
+        "gather_least": float(accuracy_allreduce.gather_shares()[0]),
+        "gather_most": float(accuracy_allreduce.gather_shares()[-1]),
+        **gaps,
+    }
+
+
 def _over_two_gpus() -> dict[str, object]:
     """What the section on servers over two GPUs says."""
     of_nccl = tuple(part for part in accuracy_tensor_parallel.PARTS if part[1] != accuracy_tensor_parallel.OWN)
@@ -360,6 +407,7 @@ def _over_two_gpus() -> dict[str, object]:
         "tensor_parallel_answers": accuracy_tensor_parallel.answers_table(),
         "own_all_reduce": accuracy_tensor_parallel.own_table(),
         "larger": accuracy_tensor_parallel.larger_table(),
+        **_waits_and_phases(),
         "logits_beyond": accuracy_tensor_parallel.beyond("in a forward", "logits_bytes"),
         "own_warm": accuracy_tensor_parallel.within("after a cold product", parts["own"])[0],
         "own_table": accuracy_tensor_parallel.within("back to back", parts["own"])[0],

@@ -57,10 +57,30 @@ def _read(path: Path, nccl: str) -> Forwards:
     return Forwards(*(np.array([float(row[name]) for row in rows]) for name in ("tokens", "with_ms", "without_ms")))
 
 
-def harness_curves(table: str = "allreduce") -> dict[str, MeasuredCurve]:
-    """The calibration harness's curves by setting, those in CUDA graphs: back to back unless another table is named."""
-    settings = load_allreduce([(None, HARNESS / f"{TABLES_OF}_{table}.csv")]).settings()
+GATHERS = "h200x2f_gather.csv"
+"""Gathers of logits by setting, on another machine."""
+
+
+def harness_curves(table: str = "allreduce", gathers: bool = False) -> dict[str, MeasuredCurve]:
+    """The calibration harness's curves by setting, those in CUDA graphs: back to back unless another table is named.
+
+    With `gathers` the settings of that table know what gathers take, where those were measured.
+    """
+    files = [f"{TABLES_OF}_{table}.csv", *([GATHERS] if gathers else [])]
+    settings = load_allreduce([(None, HARNESS / name) for name in files]).settings()
     return {s.label.removesuffix(", graph"): s.curve for s in settings if not s.label.endswith(", eager")}
+
+
+def gather_shares() -> FloatArray:
+    """Gathers over all-reduces of as many bytes back to back, of sizes at which both were measured; rising."""
+    curves = [curve for curve in harness_curves(gathers=True).values() if curve.gather is not None]
+    shares = []
+    for curve in curves:
+        assert curve.gather is not None
+        both = np.array(curve.gather.sizes) <= curve.sizes[-1]
+        sizes, times = np.array(curve.gather.sizes)[both], np.array(curve.gather.times_us)[both]
+        shares.append(times / np.asarray(curve.time_us(sizes)))
+    return np.sort(np.concatenate(shares))
 
 
 def harness_forwards(nccl: str, machine: str = TABLES_OF) -> Forwards:

@@ -95,7 +95,7 @@ TABLES = ("in a forward", "after a cold product", "back to back")
 @cache
 def model_of(name: str, file: str) -> CostModel:
     """A fit to the base setting's runs that knows the other settings by one of the tables (eq. 17)."""
-    known = harness_curves(ALL_REDUCES[name])
+    known = harness_curves(ALL_REDUCES[name], gathers=True)
     model = fit(RunSet(runs_of(file, BASE), model_card=served(file).model_card)).model
     for nccl in settings(file):
         after = known[CURVES.get(nccl, nccl)]

@@ -13,12 +13,14 @@ from calibration.allreduce import ALWAYS, SETTINGS
 from calibration.checkpoints import Checkpoint
 from calibration.grids import teaching_order
 from calibration.results import Row
-from calibration.vllm_plugin import DISTINCT, write_entry_point
+from calibration.vllm_plugin import DISTINCT, WAIT_US, write_entry_point
 from specsim.acceptance.chain import chain_accept_length
 from specsim.quantities import SpecConfig
 
 ENGINE_OWN = "engine-own"
 """The setting in which messages take the engine's own all-reduce where it has one; under every other one NCCL carries them."""
+WAITS = {f"wait-{us}": {WAIT_US: str(us)} for us in (5, 20)}
+"""On one device: a wait of so many µs in each place where a tensor-parallel vLLM reduces, so that what it adds is known."""
 OUTPUT_LEN, SECONDS = 512, 4.0
 MOST_CONTEXT = 262_144
 """Tokens of all requests together beyond which a load is left out: reading its prompts would take longer than the load."""
@@ -116,8 +118,15 @@ class Deployment:
 
 
 def setting_environment(nccl: str) -> dict[str, str]:
-    """NCCL's environment under a label."""
-    return {} if nccl == ENGINE_OWN else SETTINGS[nccl]
+    """The environment under a label."""
+    return {ENGINE_OWN: {}, **SETTINGS, **WAITS}[nccl]
+
+
+def labels_of(engine: str, ranks: int) -> list[str]:
+    """The settings that a server may be started under: NCCL's and the engine's own over several GPUs, waits on one."""
+    if ranks > 1:
+        return [ENGINE_OWN, *SETTINGS]
+    return ["default", *(WAITS if engine == "vllm" else ())]
 
 
 # -- vLLM ----------------------------------------------------------------------------------------------------------------

@@ -13,10 +13,9 @@ from types import FrameType
 
 import click
 
-from calibration.allreduce import SETTINGS
 from calibration.checkpoints import write_checkpoint
 from calibration.commands import listed, machine_for_tests_or_real, trees_of
-from calibration.engines import ENGINE_OWN, MOST_CONTEXT, Deployment, Loads, Serving
+from calibration.engines import MOST_CONTEXT, Deployment, Loads, Serving, labels_of
 from calibration.machine import Machine
 from calibration.results import Results
 from calibration.serve import INSTRUMENT, STARTS_WITHIN_S, chosen, run_id, served_run, servings
@@ -47,7 +46,7 @@ def run_serve(
 ) -> None:
     """Plan, tell the plan, serve and measure; a server that fails is told, and the next one is begun."""
     machine = machine_for_tests_or_real()
-    labels = listed("--settings", settings, [ENGINE_OWN, *SETTINGS])
+    labels = listed("--settings", settings, labels_of(engine, tensor_parallel))
     if machine.on_gpu and tensor_parallel > machine.count:
         raise SpecsimError(f"--tensor-parallel {tensor_parallel}, but this machine has {machine.count} GPUs")
     wanted_trees = list(trees_of(trees))

@@ -3,12 +3,15 @@
 vLLM fills every parameter from one seed, so that head and embedding are alike and greedy decoding runs in a circle of two
 tokens; and it takes an EAGLE-3 head without weights for the target's own. Both are mended here, and a fault of 0.24 that ends
 servers with a drafter at their start (vllm-project/vllm#47561). Read in 0.24 and 0.32.
+
+On one GPU it can also have a server wait where a tensor-parallel one reduces: a time that is known in each of the places.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -17,6 +20,8 @@ from typing import Any
 DISTINCT = "SPECSIM_DISTINCT_DRAFTS"
 """With 1 the drafts of a cycle differ: a head without weights repeats its first token, and a mixture of experts would read
 the experts of one."""
+WAIT_US = "SPECSIM_WAIT_US"
+"""So many µs a server of one device waits in each place where a tensor-parallel one has an all-reduce."""
 _STRIDE = 7919
 
 
@@ -32,6 +37,13 @@ def register() -> None:
         from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
         DraftModelSpeculator.sample_draft = distinct(DraftModelSpeculator.sample_draft)
+    if us := os.environ.get(WAIT_US):
+        from vllm.model_executor.layers.linear import RowParallelLinear
+        from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+        wait = waiting(float(us))
+        for layer in (RowParallelLinear, VocabParallelEmbedding):
+            layer.forward = followed(layer.forward, wait)
 
 
 def _mend_captures() -> None:
@@ -69,6 +81,38 @@ def distinct(sample: Callable[..., Any]) -> Callable[..., Any]:
         return (sample(self, *args, **kwargs) + _STRIDE * (step + 1)) % self.vocab_size
 
     return sampled
+
+
+def followed(forward: Callable[..., Any], then: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A layer's forward with something done to what it gives, where a tensor-parallel one would reduce that."""
+
+    def forwarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = forward(self, *args, **kwargs)
+        if not getattr(self, "reduce_results", True):
+            return given
+        return (then(given[0]), *given[1:]) if isinstance(given, tuple) else then(given)
+
+    return forwarded
+
+
+def waiting(us: float) -> Callable[[Any], Any]:
+    """An operation that gives a copy of a tensor and takes so many µs more, on the tensor's device, in graphs as well."""
+    import torch
+
+    def waited(x: Any) -> Any:
+        if x.is_cuda:
+            from calibration.kernels import wait
+
+            wait(us)
+        else:
+            end = time.perf_counter() + 1e-6 * us
+            while time.perf_counter() < end:
+                pass
+        return x.clone()
+
+    operation: Any = torch.library.custom_op("specsim::wait", waited, mutates_args=(), schema="(Tensor x) -> Tensor")
+    operation.register_fake(torch.empty_like)
+    return operation
 
 
 _FILLS = ("model_state", "input_buffers", "block_tables", "attn_groups", "kv_cache_config")

@@ -22,13 +22,23 @@ from calibration.engines import (
     Loads,
     Serving,
     captured_tokens,
+    labels_of,
     most_requests,
     survival,
 )
 from calibration.results import Results
 from calibration.serve import chosen, run_id, servings
 from calibration.server import LocalServer, free_ports, settled, stop
-from calibration.vllm_plugin import DISTINCT, distinct, own_seeds, refilling, remembering, write_entry_point
+from calibration.vllm_plugin import (
+    DISTINCT,
+    WAIT_US,
+    distinct,
+    followed,
+    own_seeds,
+    refilling,
+    remembering,
+    write_entry_point,
+)
 from specsim.errors import InputError
 from specsim.quantities import SpecConfig
 from specsim.runs.writing import write_runs
@@ -151,6 +161,15 @@ def test_a_setting_is_in_the_environment_and_nccl_carries_all_but_the_engines_ow
     assert environment | SETTINGS.get(nccl, {}) == environment
     assert environment["NCCL_NVLS_ENABLE"] == "0"
     assert environment["VLLM_ALLREDUCE_USE_SYMM_MEM"] == environment["VLLM_ALLREDUCE_USE_FLASHINFER"] == "0"
+
+
+def test_on_one_device_settings_are_waits_and_over_several_nccls(config, tmp_path):
+    assert labels_of("vllm", 1) == ["default", "wait-5", "wait-20"]
+    assert labels_of("sglang", 1) == ["default"]
+    assert set(labels_of("vllm", 2)) == {ENGINE_OWN, *SETTINGS}
+    deployment = deployed(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path)
+    assert deployment.environment(serving(4, "wait-20"))[WAIT_US] == "20"
+    assert WAIT_US not in deployment.environment(serving(4))
 
 
 def test_the_drafts_of_a_mixture_differ(config, tmp_path):
@@ -279,6 +298,25 @@ def test_drafts_of_a_cycle_differ_and_stay_in_the_vocabulary():
     firsts = [int(step[0]) for step in tokens]
     assert len(set(firsts)) == 6
     assert all(0 <= token < 10_000 for token in firsts)
+
+
+@pytest.mark.parametrize(
+    ("given", "reduces", "then"), [(3, True, 4), ((3, "bias"), True, (4, "bias")), ((3, None), False, (3, None))]
+)
+def test_a_layers_output_is_followed_where_it_would_be_reduced(given, reduces, then):
+    class Row:
+        reduce_results = reduces
+
+        def forward(self, x):
+            return given
+
+    class Embedding:
+        def forward(self, x):
+            return given
+
+    assert followed(Row.forward, lambda x: x + 1)(Row(), "x") == then
+    if reduces:
+        assert followed(Embedding.forward, lambda x: x + 1)(Embedding(), x="x") == then
 
 
 def test_a_drafters_graph_is_captured_on_the_schedule_of_its_own_batch():

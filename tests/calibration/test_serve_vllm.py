@@ -22,12 +22,12 @@ TINY = {
 }  # fmt: skip
 
 
-def serve(folder, *arguments):
+def serve(folder, *arguments, **environment):
     command = [sys.executable, "-m", "calibration", "serve", "--model", "config.json", "--batch-size", "1"]
     return subprocess.run(
         [*command, "--num-draft-tokens", "1,3", "--context-len", "32", "--servers-at-once", "2", "-o", "served.json", *arguments],
         cwd=folder, capture_output=True, text=True, timeout=900, check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
     )  # fmt: skip
 
 
@@ -51,6 +51,18 @@ def test_every_configuration_was_served_and_the_runs_can_be_fitted(served):
     assert 1 <= drafted.figures["accept_length"].best <= 3
     assert drafted.counts.cycles > 0
     assert fit(load_runs(folder / "served.json")).model.settings[0].label == "default"
+
+
+def test_a_wait_in_each_all_reduces_place_is_paid_once_for_each(served, tmp_path):
+    """Three layers and the embedding: 7 in plain decode; 7 and two draft forwards of 3 each, 13, in a cycle (eq. 17)."""
+    folder, _ = served
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text(encoding="utf-8"), encoding="utf-8")
+    done = serve(tmp_path, SPECSIM_WAIT_US="20000")
+    assert done.returncode == 0, done.stderr
+    free, held = (load_runs(at / "served.json").runs for at in (folder, tmp_path))
+    added = [after.figures[figure].best - before.figures[figure].best
+             for before, after, figure in zip(free, held, ("decode_ms", "cycle_ms"), strict=True)]  # fmt: skip
+    assert [round(ms / 20.0) for ms in added] == [7, 13], added
 
 
 def test_what_is_there_is_gone_on_with_and_starts_no_server(served):

@@ -55,15 +55,14 @@ def test_all_reduces_as_a_forward_meets_them_tell_a_servers_changes():
     assert within("back to back", OF_NCCL)[0] < 40
 
 
-def test_nothing_lies_outside_the_tables_but_logits():
-    """Messages to 3 MiB of 4; logits of verify are gathered beyond in half of NCCL's times."""
+def test_nothing_lies_outside_the_tables():
+    """Messages to 3 MiB of 4, gathers to 94 MiB of 128."""
     for name in TABLES:
-        assert beyond(name, "message_bytes") == 0
-        assert 0 < beyond(name, "logits_bytes") < 40
+        assert beyond(name, "message_bytes") == beyond(name, "logits_bytes") == 0
 
 
 def test_changes_under_drafts_are_larger_than_told_and_plain_decodes_are_not():
-    """Does not fit, and why is not known; the engine's own saves 0.17 to 0.45 ms more, most at 64."""
+    """Does not fit; the engine's own saves 0.17 to 0.45 ms more, most at 64. Where that lies is in test_phases.py."""
     for nccl in (OWN, "nop2p", "Ring-Simple", "Ring-LL"):
         assert all(abs(ms) < 0.08 for batch, each in larger_ms(nccl, 1).items() if batch < MANY for ms in each)
     for width in (4, 6):
@@ -71,7 +70,7 @@ def test_changes_under_drafts_are_larger_than_told_and_plain_decodes_are_not():
         assert set(own) == {1, 4, 16, MANY}
         assert all(0.16 < ms < 0.46 for batch in own.values() for ms in batch)
         assert all(abs(ms) < 0.12 for batch in larger_ms("Ring-LL", width).values() for ms in batch)
-    assert all(ms > 0.17 for batch in larger_ms("nop2p", 6).values() for ms in batch)
+    assert all(ms > 0.1 for batch in larger_ms("nop2p", 6).values() for ms in batch)
 
 
 def test_loads_that_stand_out_scatter_by_clearly_more_than_any_other():
@@ -83,12 +82,13 @@ def test_loads_that_stand_out_scatter_by_clearly_more_than_any_other():
 
 
 def test_break_even_lengths_of_settings_that_were_never_run():
-    """Found: 35 of 44 by the base's own runs moved; of NCCL's settings over NVLink 27 of 28, without peer access 8 of 16."""
+    """Found: 36 of 44 by the base's own runs moved (36 of 40 where no load stands out); over NVLink 27 of 28, without peer access 9 of 16."""
     assert TOKENS == 0.05
-    assert close("length_moved", OF_NCCL) == (35, 44)
+    assert close("length_moved", OF_NCCL) == (36, 44)
+    assert close("length_moved", OF_NCCL, steady=True) == (36, 40)
     assert close("length_moved", parts_of("Ring-LL", "Ring-Simple")) == (27, 28)
     assert close("length_moved", parts_of("Ring-LL", "Ring-Simple"), steady=True) == (27, 27)
-    assert close("length_moved", parts_of("nop2p")) == (8, 16)
+    assert close("length_moved", parts_of("nop2p")) == (9, 16)
     assert close("length_moved", parts_of(OWN)) == (4, 12)
     assert close("length_told", OF_NCCL)[0] >= 26
     errors = [abs(each.length_moved - each.length) for part in PARTS for each in answers(*part) if each.steady]
