@@ -81,10 +81,43 @@ def kernels() -> dict[tuple[str, str], tuple[float, float]]:
     return {kind: (found[0], found[-1]) for kind, found in of.items()}
 
 
+def missed() -> dict[str, float]:
+    """By how much and where measured changes are larger than told [ms and shares], least and most."""
+    pairs = [
+        (nccl, told(nccl, drafts, batch), measured(nccl, drafts, batch)) for nccl, drafts in CASES for batch in BATCHES
+    ]
+    off = [abs(sum(_all(found))) - abs(sum(_all(said))) for _, said, found in pairs]
+    of_verify = [(abs(found.verify) - abs(said.verify)) / ms for (_, said, found), ms in zip(pairs, off, strict=True)]
+    ratios = [found.verify / said.verify for _, said, found in pairs]
+    own = [abs(found.rest) for nccl, _, found in pairs if nccl in CURVES]
+    gathers = [abs(found.gather / said.gather - 1) for nccl, said, found in pairs if nccl not in CURVES]
+    over = [server / table for nccl, drafts in ((BASE, 3), *((each, 5) for each in (BASE, "nop2p")))
+            for server, table in (gather_us(nccl, drafts, batch) for batch in BATCHES)]  # fmt: skip
+    return {
+        "least_missed": min(off), "most_missed": max(off), "least_verify": min(of_verify), "most_verify": max(of_verify),
+        "least_ratio": min(ratios), "most_ratio": max(ratios), "gathers_off": max(gathers),
+        "rest_least": min(own), "rest_most": max(own),
+        "nccl_rest": max(abs(found.rest) for nccl, _, found in pairs if nccl not in CURVES),
+        "server_least": min(over), "server_most": max(over),
+    }  # fmt: skip
+
+
+def gather_us(nccl: str, drafts: int, batch: int) -> tuple[float, float]:
+    """A verify's gather of logits in a server, and what the table of gathers says of it [µs]."""
+    curve = harness_curves(ALL_REDUCES["in a forward"], gathers=True)[nccl].gather
+    assert curve is not None
+    size = float(TARGET.logits_bytes(batch * (drafts + 1.0)))
+    return 1000.0 * _medians()[nccl, drafts, batch, "gather"], float(curve.time_us(size))
+
+
+def _all(parts: Parts) -> tuple[float, ...]:
+    return parts.verify, parts.gather, parts.drafts, parts.rest
+
+
 def table() -> str:
     """A line for each change at each batch size."""
     lines = [
-        "| to | drafts | batch | verify, told | measured | gather, told | measured | draft forwards, told | measured | no message, measured |",
+        "| to | drafts | batch | verify, told | measured | gather, told | measured | draft forwards, told | measured | outside forwards and gathers, measured |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for nccl, drafts in CASES:

@@ -72,11 +72,11 @@ def _always(us: float) -> MeasuredCurve:
 
 
 @cache
-def clocks() -> dict[tuple[str, int], tuple[int, int]]:
-    """Median clock [MHz] and power [W] during the loads of 64 requests, by setting and drafts."""
+def clocks() -> dict[tuple[str, int], int]:
+    """Median clock [MHz] during the loads of 64 requests, by setting and drafts."""
     with CLOCKS.open(encoding="utf-8") as lines:
         return {
-            (row["nccl"], int(row["drafts"])): (int(row["clocks_sm_mhz"]), int(row["power_draw_w"]))
+            (row["nccl"], int(row["drafts"])): int(row["clocks_sm_mhz"])
             for row in csv.DictReader(lines)
             if row["batch_size"] == "64"
         }

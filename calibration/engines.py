@@ -109,8 +109,10 @@ class Deployment:
         """What the server's processes find beside what this one has."""
         _, environment = ENGINES[self.engine]
         shared = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        if self.at_once > 1:  # servers that compile alike must not write into one another's files
-            shared["VLLM_CACHE_ROOT"] = str((self.folder / f"cache-{slot}").absolute())
+        waits = "-waits" * (serving.nccl in WAITS)  # what was compiled without waits knows of none
+        if self.at_once > 1 or waits:  # nor must servers that compile alike write into one another's files
+            shared["VLLM_CACHE_ROOT"] = str((self.folder / f"cache{waits}-{slot}").absolute())
+        if self.at_once > 1:
             # nor meet at a port: each looks for free ones from one of its own on, below those that connections are given
             shared["VLLM_PORT"] = str(10_000 + 100 * slot)
         network = {**setting_environment(serving.nccl), **(ALWAYS if self.ranks > 1 else {})}
@@ -122,11 +124,14 @@ def setting_environment(nccl: str) -> dict[str, str]:
     return {ENGINE_OWN: {}, **SETTINGS, **WAITS}[nccl]
 
 
-def labels_of(engine: str, ranks: int) -> list[str]:
-    """The settings that a server may be started under: NCCL's and the engine's own over several GPUs, waits on one."""
+def labels_of(engine: str, ranks: int, mixture: bool = False) -> list[str]:
+    """The settings that a server may be started under: NCCL's and the engine's own over several GPUs, waits on one.
+
+    vLLM waits in dense layers; where a mixture of experts reduces is not known here.
+    """
     if ranks > 1:
         return [ENGINE_OWN, *SETTINGS]
-    return ["default", *(WAITS if engine == "vllm" else ())]
+    return ["default", *(WAITS if engine == "vllm" and not mixture else ())]
 
 
 # -- vLLM ----------------------------------------------------------------------------------------------------------------

@@ -13,14 +13,16 @@ from types import FrameType
 
 import click
 
+from calibration.allreduce import SETTINGS
 from calibration.checkpoints import write_checkpoint
 from calibration.commands import listed, machine_for_tests_or_real, trees_of
-from calibration.engines import MOST_CONTEXT, Deployment, Loads, Serving, labels_of
+from calibration.engines import ENGINE_OWN, MOST_CONTEXT, WAITS, Deployment, Loads, Serving, labels_of
 from calibration.machine import Machine
 from calibration.results import Results
 from calibration.serve import INSTRUMENT, STARTS_WITHIN_S, chosen, run_id, served_run, servings
 from calibration.server import LocalServer, free_ports, settled, stop
 from calibration.session import Task, measure
+from calibration.shapes import read_shape
 from specsim.errors import SpecsimError
 
 _START_S, _AROUND_S = 75.0, 2.0
@@ -45,8 +47,8 @@ def run_serve(
     server_args: tuple[str, ...],
 ) -> None:
     """Plan, tell the plan, serve and measure; a server that fails is told, and the next one is begun."""
+    labels = _labels(settings, engine, tensor_parallel, read_shape(model).experts > 0)
     machine = machine_for_tests_or_real()
-    labels = listed("--settings", settings, labels_of(engine, tensor_parallel))
     if machine.on_gpu and tensor_parallel > machine.count:
         raise SpecsimError(f"--tensor-parallel {tensor_parallel}, but this machine has {machine.count} GPUs")
     wanted_trees = list(trees_of(trees))
@@ -75,6 +77,17 @@ def run_serve(
         raise SpecsimError("nothing was measured" if failed else "nothing was measured within the budget: give it more")
     more = f"; {missing} left, the same command goes on" if missing else ""
     click.echo(f"{len(results.runs)} runs in {results.path}{more}", err=True)
+
+
+def _labels(settings: str, engine: str, ranks: int, mixture: bool) -> list[str]:
+    """The settings that were asked for; raises SpecsimError on one that is none, or none over so many GPUs."""
+    allowed = labels_of(engine, ranks, mixture)
+    for label in map(str.strip, settings.split(",")):
+        if label not in allowed and label in (ENGINE_OWN, *SETTINGS):
+            raise SpecsimError(f"--settings: {label!r} is a setting between GPUs: state --tensor-parallel 2 or more")
+        if label not in allowed and label in WAITS:
+            raise SpecsimError(f"--settings: {label!r} is for vLLM, a dense model and one GPU")
+    return listed("--settings", settings, allowed)
 
 
 def results_of(deployment: Deployment, machine: Machine, output: Path) -> Results:

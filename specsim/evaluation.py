@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -256,8 +256,7 @@ def _cycle(model: CostModel, run: Run, spec: SpecConfig) -> Cycle:
     """A run's cycles, in its own graph mode; raises where its time depends on a context that it does not state."""
     if model.reads_context and run.workload.context_len is None:
         raise NotIdentifiedError("its context_len is not stated, and the model's times depend on it")
-    cycle, graphs = model.cycle(spec, run.workload), run.setup.cuda_graph
-    return cycle if graphs is None else replace(cycle, eager=np.full(cycle.eager.shape, float(not graphs)))
+    return model.cycle(spec, run.workload, run.setup.cuda_graph)
 
 
 def _beside_verify(model: CostModel, run: Run, spec: SpecConfig, phase: str) -> _Expected:

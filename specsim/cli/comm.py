@@ -47,7 +47,7 @@ def model_options(command: Any) -> Any:
         click.option("--method", type=click.Choice(list(METHODS)), default="eagle3", show_default=True,
                      help="Drafting method, for the drafter's forwards."),
         click.option("--engine", type=click.Choice(ENGINES), help="Engine, for those and for custom all-reduces."),
-        click.option("--engine-version", help="Its version.  [default: the newest known]"),
+        click.option("--engine-version", help="Its version.  [default: the model's, else the newest known]"),
         click.option("--arch", help="The GPUs' architecture, such as sm90; decides vLLM's custom all-reduce."),
         click.option("--link", type=click.Choice(LINKS), help="How the GPUs are connected."),
         click.option("--ranks", type=int, help="GPUs that reduce together.  [default: the tables', where they say it]"),
@@ -96,11 +96,13 @@ def command(
     if not _stated():
         _tell_campaign(output, as_json)
         return
+    model = None if model_path is None else CostModel.load(model_path)
+    if model is not None and options["engine_version"] is None and options["engine"] == model.setup.engine:
+        options["engine_version"] = model.setup.engine_version
     asked, table = _compared(tables, in_place, bus_gb_s, options)
     record = comm_record(asked, before, after, table)
-    if model_path is not None and save_model is not None:
-        model = with_settings(CostModel.load(model_path), asked, before, after)
-        written(save_model, model.save)
+    if model is not None and save_model is not None:
+        written(save_model, with_settings(model, asked, before, after).save)
         click.echo(f"model written to {save_model}", err=True)
     if output is not None:
         _draw("comm_figure", record, output)
@@ -141,7 +143,7 @@ def _compared(
     else:
         curves, of_nccl = prior_curves(options["link"], ranks, bus_gb_s)
     return Compared(curves, of_nccl, *_shapes(options), _spec(options), options["batch_size"],
-                    _wiring(options, ranks), options["engine"]), table  # fmt: skip
+                    _wiring(options, ranks), options["engine"], options["engine_version"]), table  # fmt: skip
 
 
 def _named(word: str) -> tuple[str | None, Path]:

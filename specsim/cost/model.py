@@ -215,11 +215,12 @@ class CostModel:
         """The model with every question asked at one context, where its times depend on that."""
         return replace(self, asked_context=self.context_len) if self.reads_context else self
 
-    def cycle(self, spec: SpecConfig, workload: Workload) -> Cycle:
-        """What the cycles of a configuration run on this engine and graph mode, at `context_len` unless one is asked."""
+    def cycle(self, spec: SpecConfig, workload: Workload, cuda_graph: bool | None = None) -> Cycle:
+        """What the cycles of a configuration run on this engine, at `context_len` and in its graph mode unless others are stated."""
         context = self.context_len if workload.context_len is None else workload.context_len
         stated = replace(workload, context_len=context)
-        return self._captured(Cycle.of(spec, stated, self.setup.engine, eager=self.setup.cuda_graph is False))
+        graphs = self.setup.cuda_graph if cuda_graph is None else cuda_graph
+        return self._captured(Cycle.of(spec, stated, self.setup.engine, eager=graphs is False))
 
     def _captured(self, cycle: Cycle) -> Cycle:
         """Cycles with the padding of this engine's graphs and the bare forwards of their tokens, where times depend on those."""
@@ -290,7 +291,7 @@ class CostModel:
             raise ConfigurationError(f"NCCL setting {derived.label!r} was run: its own runs say more than a table")
         copy = replace(base, label=derived.label, environment={})
         moved = replace(self, settings=(*self.settings, copy), derived=(*self.derived, derived))
-        one = np.ones(len(base.verify_tokens))
+        one = np.ones(len(base.verify_tokens))  # one request of so many tokens, which no graph pads
         verify = moved.verify_cycle(one, np.array(base.verify_tokens))
         decode = moved.plain_cycle(np.array(base.decode_batches))
         for phase, cycle in (("verify", verify), ("decode", decode)):

@@ -56,7 +56,7 @@ def gathers(curves: tuple[AllReduceCurve, ...]) -> tuple[tuple[AllReduceCurve, f
     """The curve that a gather is read off under each setting, and its share of that (eq. 17).
 
     Gathers themselves where they were measured under all of the settings. Else half of an all-reduce under each: that is
-    a reduction to parts and a gather of them, each of as many steps and bytes.
+    a reduction to parts and a gather of them, each of as many steps and bytes; a start of its own makes a gather dearer than that.
     """
     measured = [getattr(curve, "gather", None) for curve in curves]
     if all(curve is not None for curve in measured):

@@ -49,6 +49,7 @@ class Compared:
     batch_sizes: tuple[int, ...]
     wiring: Wiring | None
     engine: str | None
+    engine_version: str | None = None
 
     def curve(self, label: str) -> Curve:
         """The curve of a setting; raises UnknownSettingError listing the known ones."""
@@ -58,9 +59,9 @@ class Compared:
         raise UnknownSettingError(label, (curve.label for curve in self.curves))
 
     def cycle(self) -> Cycle:
-        """Every width at every batch size, widths running fastest, in the graphs that the engine's newest version captures."""
+        """Every width at every batch size, widths running fastest, in the graphs that the engine captures; of no version the newest."""
         batches = np.array(self.batch_sizes, dtype=np.int64)[:, None]
-        return Cycle.of(self.spec, Workload(batches), self.engine).captured(self.engine, None)
+        return Cycle.of(self.spec, Workload(batches), self.engine).captured(self.engine, self.engine_version)
 
     def both_of_nccl(self, *labels: str) -> bool:
         """Whether all of these are NCCL settings, under which NCCL gathers logits."""
@@ -127,6 +128,7 @@ def comm_record(
         "draft_all_reduces": asked.draft.all_reduces if asked.draft else 0,
         "method": asked.spec.method,
         "engine": asked.engine,
+        "engine_version": asked.engine_version,
         "settings": [_setting_record(curve) for curve in asked.curves],
         "rows": rows,
         "notes": list(_notes(asked, start.label, rows, measured)),
@@ -252,8 +254,7 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
 def _mixed(measured: AllReduceTable) -> Iterator[str]:
     """What the tables' rows were measured under that differs."""
     for name in CONDITIONS:
-        rows = measured.all_reduces if name in ("pattern", "cuda_graph") else measured.rows
-        values = dict.fromkeys(getattr(row, name) for row in rows)
+        values = dict.fromkeys(getattr(row, name) for row in measured.all_reduces)
         unstated = name == "pattern" and IN_A_FORWARD in values and None in values
         stated = [str(value) for value in values if value is not None] + ["unstated"] * unstated
         if len(stated) > 1:
@@ -268,10 +269,11 @@ def _about_gathers(asked: Compared, rows: list[Record], measured: AllReduceTable
             yield "logits' gathers are measured ones, made back to back"
         if halves and (any(gathers_measured(curve) for curve in asked.curves)):
             yield f"logits' gathers are half an all-reduce to {', '.join(dict.fromkeys(halves))}: not measured under both settings"
-    names = {row.name for row in measured.all_reduces} if measured else set()
-    alone = dict.fromkeys(row.name for row in (measured.rows if measured else ()) if row.name not in names)
-    if alone:
-        yield f"gathers of {', '.join(alone)} are not used: the tables have no all-reduces of that name"
+    if measured and (alone := measured.unused_gathers()):
+        yield (
+            f"gathers of {', '.join(alone)} are not used: the tables have no all-reduces of that name, graph mode, ranks, hardware and"
+            " NCCL version, or not one kind of gathers"
+        )
 
 
 def _about_custom(asked: Compared, rows: list[Record]) -> str:

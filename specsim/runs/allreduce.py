@@ -79,34 +79,54 @@ class AllReduceTable:
         """Every setting's curve, in the order of the rows.
 
         Where a setting states out-of-place and in-place times, those asked for are used. A label is extended by the
-        conditions that its rows differ in. Gathers go with the settings of their name, ranks and graph mode.
+        conditions that its rows differ in. Gathers go with the settings of their name and conditions.
         """
         groups: dict[tuple[object, ...], list[AllReduceRow]] = {}
-        for row in self._placed(in_place):
+        for row in _placed(self.all_reduces, in_place):
             groups.setdefault((row.name, row.implementation, *row.conditions), []).append(row)
         differing = _differing([rows[0] for rows in groups.values()])
-        return tuple(_setting(rows, differing[rows[0].name], self._gathers(rows[0])) for rows in groups.values())
+        gathers = _placed(self.gathers, in_place)
+        return tuple(_setting(rows, differing[rows[0].name], _beside(rows[0], gathers)) for rows in groups.values())
 
     @property
     def all_reduces(self) -> tuple[AllReduceRow, ...]:
         """The rows that are all-reduces."""
         return tuple(row for row in self.rows if row.pattern != GATHER)
 
-    def _gathers(self, beside: AllReduceRow) -> list[AllReduceRow]:
-        """The gathers that were measured as an all-reduce was, as far as both say."""
-        return [
-            row
-            for row in self.rows
-            if row.pattern == GATHER
-            and (row.name, row.implementation) == (beside.name, beside.implementation)
-            and all(_alike(getattr(row, name), getattr(beside, name)) for name in ("ranks", "cuda_graph"))
-        ]
+    @property
+    def gathers(self) -> tuple[AllReduceRow, ...]:
+        """The rows that are gathers."""
+        return tuple(row for row in self.rows if row.pattern == GATHER)
 
-    def _placed(self, in_place: bool) -> list[AllReduceRow]:
-        """Rows without those of the other place where the one asked for is there."""
-        rows = self.all_reduces
-        have = {(row.name, row.conditions) for row in rows if row.in_place in (in_place, None)}
-        return [row for row in rows if row.in_place in (in_place, None) or (row.name, row.conditions) not in have]
+    def unused_gathers(self, in_place: bool = False) -> tuple[str, ...]:
+        """Names of which there are gathers, but none that goes with an all-reduce of that name."""
+        gathers = _placed(self.gathers, in_place)
+        used = {row.name for row in _placed(self.all_reduces, in_place) if _beside(row, gathers)}
+        return tuple(dict.fromkeys(row.name for row in self.gathers if row.name not in used))
+
+
+def _placed(rows: tuple[AllReduceRow, ...], in_place: bool) -> list[AllReduceRow]:
+    """Rows without those of the other place where the one asked for is there."""
+    have = {(row.name, row.conditions) for row in rows if row.in_place in (in_place, None)}
+    return [row for row in rows if row.in_place in (in_place, None) or (row.name, row.conditions) not in have]
+
+
+_SHARED = tuple(name for name in CONDITIONS if name != "pattern")
+
+
+def _beside(row: AllReduceRow, gathers: list[AllReduceRow]) -> list[AllReduceRow]:
+    """The gathers of one set of conditions that an all-reduce goes with, as far as both state them; of both modes graphs'.
+
+    None where what it leaves unstated is not the same in all of them.
+    """
+    groups: dict[tuple[object, ...], list[AllReduceRow]] = {}
+    for each in gathers:
+        alike = all(_alike(getattr(each, name), getattr(row, name)) for name in _SHARED)
+        if alike and (each.name, each.implementation) == (row.name, row.implementation):
+            groups.setdefault(tuple(getattr(each, name) for name in _SHARED), []).append(each)
+    in_graphs = [rows for rows in groups.values() if rows[0].cuda_graph]
+    found = in_graphs if len(groups) > 1 and in_graphs else list(groups.values())
+    return found[0] if len(found) == 1 else []
 
 
 def _alike(one: object, other: object) -> bool:

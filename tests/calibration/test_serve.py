@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +40,7 @@ from calibration.vllm_plugin import (
     remembering,
     write_entry_point,
 )
-from specsim.errors import InputError
+from specsim.errors import InputError, SpecsimError
 from specsim.quantities import SpecConfig
 from specsim.runs.writing import write_runs
 
@@ -165,11 +166,41 @@ def test_a_setting_is_in_the_environment_and_nccl_carries_all_but_the_engines_ow
 
 def test_on_one_device_settings_are_waits_and_over_several_nccls(config, tmp_path):
     assert labels_of("vllm", 1) == ["default", "wait-5", "wait-20"]
-    assert labels_of("sglang", 1) == ["default"]
+    assert labels_of("sglang", 1) == labels_of("vllm", 1, mixture=True) == ["default"]
     assert set(labels_of("vllm", 2)) == {ENGINE_OWN, *SETTINGS}
     deployment = deployed(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path)
     assert deployment.environment(serving(4, "wait-20"))[WAIT_US] == "20"
     assert WAIT_US not in deployment.environment(serving(4))
+    caches = [
+        deployment.environment(serving(4, nccl)).get("VLLM_CACHE_ROOT") for nccl in ("default", "wait-5", "wait-20")
+    ]
+    assert caches[0] is None  # what was compiled without waits is not taken for one that waits
+    assert caches[1] == caches[2] is not None
+    together = replace(deployment, at_once=2)
+    assert len({together.environment(serving(4, nccl), 1)["VLLM_CACHE_ROOT"] for nccl in ("default", "wait-5")}) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "model", "said"),
+    [
+        (("--settings", "Ring-LL"), DENSE, "'Ring-LL' is a setting between GPUs: state --tensor-parallel 2 or more"),
+        (
+            ("--settings", "default,wait-5", "--tensor-parallel", "2"),
+            DENSE,
+            "'wait-5' is for vLLM, a dense model and one GPU",
+        ),
+        (("--settings", "wait-20"), MIXTURE, "'wait-20' is for vLLM, a dense model and one GPU"),
+        (("--settings", "wait-7"), DENSE, "'wait-7' is not known; allowed: all, default, wait-5, wait-20"),
+    ],
+)
+def test_settings_that_say_nothing_here_are_refused(config, tmp_path, asked, model, said):
+    from click.testing import CliRunner
+
+    from calibration.__main__ import group
+
+    done = CliRunner().invoke(group, ["serve", "--model", str(config(model)), "-o", str(tmp_path / "s.json"), *asked])
+    assert isinstance(done.exception, SpecsimError)
+    assert said in str(done.exception)
 
 
 def test_the_drafts_of_a_mixture_differ(config, tmp_path):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specsim.runs.allreduce import NCCL, AllReduceRow
+from specsim.runs.allreduce import GATHER, NCCL, AllReduceRow
 from specsim.runs.formats.checked_csv import checked_rows
 from specsim.runs.run import UNSTATED
 from specsim.runs.schema import Text
@@ -40,7 +40,7 @@ class AllReduceForm(BaseModel):
             NCCL if self.implementation is None or self.implementation.lower() == NCCL else self.implementation,
             self.in_place,
             self.cuda_graph,
-            self.pattern,
+            GATHER if self.pattern is not None and self.pattern.lower() == GATHER else self.pattern,
             self.ranks,
             self.hardware,
             self.nccl_version,
