@@ -264,11 +264,14 @@ def _mixed(measured: AllReduceTable) -> Iterator[str]:
 def _about_gathers(asked: Compared, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:
     """What the logits' gathers rest on, and gathers that nothing was read off."""
     if asked.target.vocab_size:
-        halves = [row["setting"] for row in rows if not row["gather_measured"]]
-        if len(halves) < len(rows):
-            yield "logits' gathers are measured ones, made back to back"
-        if halves and (any(gathers_measured(curve) for curve in asked.curves)):
-            yield f"logits' gathers are half an all-reduce to {', '.join(dict.fromkeys(halves))}: not measured under both settings"
+        by = {
+            known: dict.fromkeys(row["setting"] for row in rows if row["gather_measured"] is known)
+            for known in (True, False)
+        }
+        if by[True]:
+            yield f"logits' gathers are measured ones, made back to back, to {', '.join(by[True])}"
+        if by[False] and any(gathers_measured(curve) for curve in asked.curves):
+            yield f"logits' gathers are half an all-reduce to {', '.join(by[False])}: not measured under both settings"
     if measured and (alone := measured.unused_gathers()):
         yield (
             f"gathers of {', '.join(alone)} are not used: the tables have no all-reduces of that name, graph mode, ranks, hardware and"

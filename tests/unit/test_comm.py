@@ -235,7 +235,7 @@ def test_gathers_go_with_the_all_reduces_of_their_setting_ranks_and_graphs(run_c
     ]
     assert {(row["from_gather_ms"], row["gather_measured"]) for row in ring} == {(0.02, False)}
     said = " ".join(run_cli(*asked).stdout.split())
-    for note in ("logits' gathers are measured ones", "half an all-reduce to Ring: not measured under both settings",
+    for note in ("logits' gathers are measured ones, made back to back, to LL", "half an all-reduce to Ring: not measured under both settings",
                  "gathers of Tree, Ring are not used", "by a size outside the table of gathers"):  # fmt: skip
         assert note in said, said
 
