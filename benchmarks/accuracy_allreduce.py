@@ -89,8 +89,9 @@ def harness_forwards(nccl: str, machine: str = TABLES_OF) -> Forwards:
 
 
 def fall_short() -> float:
-    """The largest measured change over the table's, where the table's is a tenth of a millisecond or more."""
-    pairs = [(told.measured_ms, told.by_table["back to back"]) for told in changes()[TABLES_OF].values()]
+    """The largest measured change over the table's on any machine, where the table's is a tenth of a millisecond or more."""
+    every = (told for found in changes().values() for told in found.values())
+    pairs = [(told.measured_ms, by_table) for told in every if (by_table := told.by_table["back to back"]) is not None]
     ratios = [
         measured[large] / by_table[large] for measured, by_table in pairs if (large := np.abs(by_table) >= 0.1).any()
     ]
