@@ -205,7 +205,7 @@ def serve_command(**options: Any) -> None:
 @budget_option(10.0, "Begin no setting")
 @seed_option
 def allreduce_command(**options: Any) -> None:
-    """Time all-reduces from 1 KiB to 4 MiB by NCCL setting and implementation, each in processes of its own."""
+    """Time all-reduces of 1 KiB to 4 MiB and gathers of logits, by NCCL setting and implementation, each in its own processes."""
     from calibration.commands import run_allreduce
 
     run_allreduce(**options)

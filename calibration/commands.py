@@ -152,7 +152,7 @@ def run_cycle(
 def run_allreduce(
     output: Path, ranks: int | None, settings: str, implementations: str, model: Path | None, budget: float, seed: int
 ) -> None:
-    """`python -m calibration allreduce`: OUTPUT (back to back), -after, -after-cold; with a model -forward, -in-forward."""
+    """`python -m calibration allreduce`: OUTPUT (back to back), -after, -after-cold, -gather; with a model -forward, -in-forward."""
     machine = machine_for_tests_or_real()
     ranks = ranks or machine.count
     if machine.on_gpu and ranks > machine.count:
