@@ -214,7 +214,7 @@ def _measure_ways(output: Path, work: Work, wanted: list[tuple[Way, str]], end_s
                 continue
             try:
                 rows = measured(replace(work, kind=kind), way)
-                _add(_tables(output, kind), way, rows, work.shape if kind == "forward" else None)
+                _add(output, kind, way, rows, work.shape)
             except SpecsimError as error:
                 failed.append(str(error))
     return failed, left
@@ -253,13 +253,15 @@ def _tables(output: Path, kind: str) -> list[Table]:
     return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[form]) for name, form in names.items()]
 
 
-def _add(tables: list[Table], way: Way, rows: list[Row], shape: ModelShape | None) -> None:
+def _add(output: Path, kind: str, way: Way, rows: list[Row], shape: ModelShape | None) -> None:
     """Put a way's rows into the files of their kind."""
-    if shape is not None:
-        placed_rows = [rows, list(in_a_forward(rows, shape))]
+    if kind == "forward":
+        assert shape is not None
+        parts = [rows, list(in_a_forward(rows, shape))]
     else:
-        placed_rows = [list(placed(rows, pattern)) for pattern in ((GATHER,) if len(tables) == 1 else PATTERNS)]
-    for table, each in zip(tables, placed_rows, strict=True):
+        patterns = {"allreduce": PATTERNS, "gather": (GATHER,)}[kind]
+        parts = [list(placed(rows, pattern)) for pattern in patterns]
+    for table, each in zip(_tables(output, kind), parts, strict=True):
         table.add(way, each)
 
 
