@@ -232,7 +232,7 @@ At 64 requests with drafts about a quarter of it is not seen, where power limits
 {long_mhz} MHz with 3 drafts and from {short_mhz_5} to {long_mhz_5} with 5 (`h200_waits_clocks.csv`; that the one is why the other is, is an inference).
 
 Where it lies was read off events in servers of one more machine, four on its two GPUs, loaded one by one, one start each, medians on one rank
-(`h200x2f_phases.csv`; what recorded them is not in the repository). What a cycle changes by [ms], told and measured:
+(`h200x2f_phases.csv`, as `SPECSIM_PHASES` records them). What a cycle changes by [ms], told and measured:
 
 {phases}
 

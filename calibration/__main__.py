@@ -195,7 +195,8 @@ def serve_command(**options: Any) -> None:
     "--implementations",
     default="nccl",
     show_default=True,
-    help="What carries messages, or 'all': nccl, one-shot, two-shot (torch symmetric memory), vllm (what it takes itself).",
+    help="What carries messages, or 'all': nccl, one-shot, two-shot (torch symmetric memory), vllm (what it takes itself), vllm-nccl"
+    " (NCCL as vLLM calls it).",
 )
 @click.option(
     "--model",

@@ -41,13 +41,16 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """Labels and their environments; without peer access messages go through host memory, as on a box without it."""
 
-ONE_SHOT, TWO_SHOT, VLLM = "one-shot", "two-shot", "vllm"
-IMPLEMENTATIONS = (NCCL, ONE_SHOT, TWO_SHOT, VLLM)
+ONE_SHOT, TWO_SHOT, VLLM, VLLM_NCCL = "one-shot", "two-shot", "vllm", "vllm-nccl"
+IMPLEMENTATIONS = (NCCL, ONE_SHOT, TWO_SHOT, VLLM, VLLM_NCCL)
 """What carries the messages; NCCL settings are settings of the first, the others are run under the default.
 
-One shot and two are torch's symmetric memory (each rank reads the messages of all, or sums a share for all), the last is what vLLM
-takes for a size.
+One shot and two are torch's symmetric memory (each rank reads the messages of all, or sums a share for all); then what vLLM takes for
+a size, and NCCL as vLLM calls it where its own all-reduce is off.
 """
+
+OF = {VLLM_NCCL: {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}}
+"""What an implementation's processes find in their environment, beside the setting's."""
 
 ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "VLLM_ALLREDUCE_USE_FLASHINFER": "0"}
 """Multicast in the switch is left alone: a fault there outlives the program. FlashInfer's all-reduce in vLLM may take it."""
@@ -117,7 +120,13 @@ def measured(work: Work, way: Way) -> list[Row]:
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={work.ranks}",
         "-m", "calibration.worker", work.written(way),
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **SETTINGS[way.nccl], **ALWAYS}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        **SETTINGS[way.nccl],
+        **ALWAYS,
+        **OF.get(way.implementation, {}),
+    }
     returncode, out, err = _ended(command, environment, way)
     told = list(filter(None, map(_row, out.splitlines())))
     rows = [row for row in told if FAILED not in row]

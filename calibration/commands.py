@@ -21,6 +21,7 @@ from calibration.allreduce import (
     SIZES,
     TOKENS,
     VLLM,
+    VLLM_NCCL,
     Table,
     Way,
     Work,
@@ -233,14 +234,15 @@ def listed(option: str, written: str, allowed: Iterable[str]) -> list[str]:
 def _implementations(written: str, machine: Machine) -> list[str]:
     """Those asked for; raises SpecsimError on one that cannot run here."""
     asked = listed("--implementations", written, IMPLEMENTATIONS)
-    if VLLM in asked and find_spec("vllm") is None:
+    of_vllm = [name for name in asked if name in (VLLM, VLLM_NCCL)]
+    if of_vllm and find_spec("vllm") is None:
         raise SpecsimError(
-            f"--implementations: {VLLM} needs vLLM, which is not installed here: install it, or leave it out"
+            f"--implementations: {of_vllm[0]} needs vLLM, which is not installed here: install it, or leave it out"
         )
-    on_gpus = [name for name in asked if name not in (NCCL, VLLM)]
+    on_gpus = [name for name in asked if name not in (NCCL, *of_vllm)]
     if on_gpus and not machine.on_gpu:
         raise SpecsimError(
-            f"--implementations: {on_gpus[0]} needs GPUs; without them nccl (by gloo) and vllm are measured"
+            f"--implementations: {on_gpus[0]} needs GPUs; without them nccl (by gloo) and vLLM's are measured"
         )
     return asked
 

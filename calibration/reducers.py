@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from calibration.allreduce import ONE_SHOT, TWO_SHOT, VLLM
+from calibration.allreduce import ONE_SHOT, TWO_SHOT, VLLM, VLLM_NCCL
 from calibration.machine import Machine
 from specsim.errors import SpecsimError
 
@@ -33,8 +33,8 @@ class Reducer:
 
 def reducer(implementation: str, machine: Machine, most_elements: int) -> Reducer:
     """An implementation over the group that is there, for messages of at most so many elements."""
-    if implementation == VLLM:
-        return _vllm(machine)
+    if implementation in (VLLM, VLLM_NCCL):
+        return _vllm(machine, custom=implementation == VLLM)
     if implementation in (ONE_SHOT, TWO_SHOT):
         return _symmetric(implementation, machine, most_elements)
     return Reducer(_in_place, f"torch.distributed over {dist.get_backend()}")
@@ -78,12 +78,13 @@ def _two_shots(buffer: Tensor, group: str, message: Tensor) -> Tensor:
 # -- vLLM's own choice for a tensor-parallel group -------------------------------------------------------------------------
 
 
-def _vllm(machine: Machine) -> Reducer:
-    """What vLLM takes for messages of a size: its custom kernel where it has one, else what it falls back on."""
+def _vllm(machine: Machine, custom: bool) -> Reducer:
+    """What vLLM takes for messages of a size: its custom kernel where it has one and that is on, else what it falls back on."""
     import vllm
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.distributed import parallel_state
 
+    parallel_state.set_custom_all_reduce(custom)
     backend = "nccl" if machine.on_gpu else "gloo"
     with set_current_vllm_config(VllmConfig()):
         parallel_state.init_distributed_environment(

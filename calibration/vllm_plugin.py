@@ -17,6 +17,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from calibration.vllm_phases import PHASES, follow
+
 DISTINCT = "SPECSIM_DISTINCT_DRAFTS"
 """With 1 the drafts of a cycle differ: a head without weights repeats its first token, and a mixture of experts would read
 the experts of one."""
@@ -37,6 +39,8 @@ def register() -> None:
         from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 
         DraftModelSpeculator.sample_draft = distinct(DraftModelSpeculator.sample_draft)
+    if path := os.environ.get(PHASES):
+        follow(path)
     if us := os.environ.get(WAIT_US):
         from vllm.model_executor.layers.linear import RowParallelLinear
         from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding

@@ -62,7 +62,8 @@ def test_a_wait_in_each_all_reduces_place_is_paid_once_for_each(served, tmp_path
     free, held = (load_runs(at / "served.json").runs for at in (folder, tmp_path))
     added = [after.figures[figure].best - before.figures[figure].best
              for before, after, figure in zip(free, held, ("decode_ms", "cycle_ms"), strict=True)]  # fmt: skip
-    assert [round(ms / 20.0) for ms in added] == [7, 13], added
+    for ms, count in zip(added, (7, 13), strict=True):
+        assert count <= ms / 20.0 < 1.2 * count, added  # a wait is never shorter, a busy machine is slower
 
 
 def test_what_is_there_is_gone_on_with_and_starts_no_server(served):
@@ -84,7 +85,7 @@ def test_a_server_that_refuses_its_flags_is_told_and_exits_with_2(served, tmp_pa
 
 def test_all_reduces_are_vllms_own_where_they_are_asked_for(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "calibration", "allreduce", "--settings", "default", "--implementations", "nccl,vllm", "-o", "t.csv"],
+        [sys.executable, "-m", "calibration", "allreduce", "--settings", "default", "--implementations", "nccl,vllm,vllm-nccl", "-o", "t.csv"],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
@@ -93,4 +94,11 @@ def test_all_reduces_are_vllms_own_where_they_are_asked_for(tmp_path):
     made = {row["implementation"]: row["source"] for row in rows}
     assert "torch.distributed over gloo" in made["nccl"]
     assert ", vLLM " in made["vllm"]
-    assert [setting.label for setting in load_allreduce([(None, tmp_path / "t.csv")]).settings()] == ["default", "vllm"]
+    assert ", vLLM " in made["vllm-nccl"]
+    assert "VLLM_ALLREDUCE_USE_SYMM_MEM=0" in made["vllm-nccl"]
+    assert "VLLM_ALLREDUCE_USE_SYMM_MEM" not in made["vllm"]
+    assert [setting.label for setting in load_allreduce([(None, tmp_path / "t.csv")]).settings()] == [
+        "default",
+        "vllm",
+        "vllm-nccl",
+    ]

@@ -308,7 +308,7 @@ def test_sums_are_seen_to_before_anything_is_timed():
     ("asked", "says"),
     [
         ("two-shot", "two-shot needs GPUs"),
-        ("three-shot", "'three-shot' is not known; allowed: all, nccl, one-shot, two-shot, vllm"),
+        ("three-shot", "'three-shot' is not known; allowed: all, nccl, one-shot, two-shot, vllm, vllm-nccl"),
         ("vllm", "vllm needs vLLM, which is not installed here"),
     ],
 )
