@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from calibration.allreduce import ALWAYS, SETTINGS
 from calibration.checkpoints import Checkpoint
 from calibration.grids import teaching_order
 from calibration.results import Row
+from calibration.vllm_phases import PHASES
 from calibration.vllm_plugin import DISTINCT, WAIT_US, write_entry_point
 from specsim.acceptance.chain import chain_accept_length
 from specsim.quantities import SpecConfig
@@ -47,6 +49,11 @@ class Serving:
         if self.spec.topk == 1:
             return f"{self.width} draft tokens {self.nccl}"
         return f"{self.spec.num_steps}/{self.spec.topk}/{self.width} {self.nccl}"
+
+    @property
+    def file(self) -> str:
+        """Its name in those of files."""
+        return self.label.replace(" ", "-").replace("/", "-")
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,7 @@ def vllm_environment(deployment: Deployment, serving: Serving) -> dict[str, str]
         "VLLM_NO_USAGE_STATS": "1",
         **({"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"} if deployment.ranks > 1 else {}),  # multicast, and beside NCCL
         DISTINCT: "1" if mixture and serving.spec is not None else "0",
+        **({PHASES: f"{path}-{serving.file}"} if (path := os.environ.get(PHASES)) else {}),
         **(
             {"VLLM_USE_V2_MODEL_RUNNER": "1"} if mixture else {}
         ),  # whose drafts the plugin can move; not its own choice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
@@ -13,6 +14,7 @@ from calibration.checkpoints import texts
 from calibration.engines import Deployment, Serving, setting_environment
 from calibration.grids import teaching_order
 from calibration.results import Row
+from calibration.vllm_phases import PHASES
 from specsim.errors import SpecsimError
 from specsim.quantities import SETUP_FIELDS, SpecConfig
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 INSTRUMENT = "loads over HTTP on a server without weights"
 STARTS_WITHIN_S = 600.0
+_MARKED = "its phases were marked, which takes time of its own"
 FIRST_USE_S = {"sglang": 1.0}
 """Engines that compile kernels at the first use of a batch size: how long [s] each load is run before it counts."""
 
@@ -96,7 +99,7 @@ def served_run(deployment: Deployment, serving: Serving, point: tuple[int, int],
         **own,
         **({"nccl_env": env} if (env := setting_environment(serving.nccl)) else {}),
         **({"drafter": "EAGLE-3 head without weights"} if facts.spec is not None else {}),
-        "note": "; ".join(filter(None, [note, str(row.get("note", ""))])),
+        "note": "; ".join(filter(None, [note, _MARKED * bool(os.environ.get(PHASES)), str(row.get("note", ""))])),
         "source": "python -m calibration serve",
     }  # fmt: skip
 

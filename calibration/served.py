@@ -149,7 +149,7 @@ def _serve_together(
 
 
 def _server(deployment: Deployment, serving: Serving, port: int, slot: int) -> LocalServer:
-    log = deployment.folder / f"{serving.label.replace(' ', '-').replace('/', '-')}.log"
+    log = deployment.folder / f"{serving.file}.log"
     return LocalServer(deployment.command(serving, port), deployment.environment(serving, slot), port, log)
 
 

@@ -1,8 +1,7 @@
 """Where the time of a vLLM server's cycles goes: events around the replays of its graphs and around its gathers of logits.
 
-With SPECSIM_PHASES=FILE in its environment, which `calibration serve` hands on, each rank of a server writes FILE-RANK.jsonl
-while it is loaded (on GPUs, with graphs). `python -m calibration.vllm_phases FILE-0.jsonl` gives medians
-as CSV. Read in vLLM 0.24, whose newer runner replays one graph for verify and one for each draft forward.
+With SPECSIM_PHASES=FILE in the environment of `calibration serve` each rank of each server writes FILE-SERVER-RANK.jsonl while it
+is loaded (on GPUs, with graphs). `python -m calibration.vllm_phases FILE-SERVER-0.jsonl` gives medians as CSV. Read in vLLM 0.24, whose newer runner replays one graph for verify and one for each draft forward.
 """
 
 from __future__ import annotations
@@ -16,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 PHASES = "SPECSIM_PHASES"
-"""Where marks are written to, without the rank."""
+"""Where marks are written to: the file without server and rank for the harness, without the rank for a server."""
 
 Mark = tuple[str, float]
 """What began (+) or ended (-), with its tokens, and when [µs]."""
 
+LEAST = 150
+"""Cycles of a kind of which medians are told."""
 _AT_ONCE = 6000
 _KINDS = {"ModelCudaGraphManager": "verify", "PrefillSpeculatorCudaGraphManager": "wide", "DecodeSpeculatorCudaGraphManager": "narrow"}  # fmt: skip
 COLUMNS = ("drafts", "batch_size", "phase", "median_us", "p10_us", "p90_us", "cycles")
@@ -85,7 +86,7 @@ class Marks:
 # -- what was written ----------------------------------------------------------------------------------------------------
 
 
-def medians(lines: Iterable[str], least: int = 150) -> Iterator[dict[str, object]]:
+def medians(lines: Iterable[str], least: int = LEAST) -> Iterator[dict[str, object]]:
     """A row for each phase of the cycles of as many drafts and requests, where there are so many; times in µs."""
     import numpy as np
 
@@ -126,10 +127,19 @@ def _phases(times: list[float], drafts: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the medians of a file."""
+    """Print the medians of a file; what is none ends with a sentence and exit code 2."""
+    try:
+        (path,) = sys.argv[1:]
+        rows = list(medians(Path(path).read_text(encoding="utf-8").splitlines()))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        sys.stderr.write(f"vllm_phases: give one file of marks, as SPECSIM_PHASES has a server write them: {error}\n")
+        sys.exit(2)
+    if not rows:
+        sys.stderr.write(f"vllm_phases: {path}: not {LEAST} whole cycles of any kind; load the server for longer\n")
+        sys.exit(2)
     writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(medians(Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()))
+    writer.writerows(rows)
 
 
 if __name__ == "__main__":

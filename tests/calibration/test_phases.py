@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from calibration.vllm_phases import COLUMNS, between, cycles, medians, replayed
+from calibration.vllm_phases import COLUMNS, between, cycles, main, medians, replayed
 
 
 def cycle(start, drafts, tokens, step=10.0):
@@ -71,3 +71,33 @@ def test_a_method_is_marked_before_and_after_and_gives_what_it_gave():
     marked = between(DecodeSpeculatorCudaGraphManager.run, seen.append, replayed)
     assert marked(DecodeSpeculatorCudaGraphManager(), Graph()) == 7
     assert seen == ["narrow6+", "ran", "narrow6-"]
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        (None, "No such file"),
+        ("{", "give one file of marks"),
+        ("[1, 2]", "give one file of marks"),
+        ("", "not 150 whole cycles"),
+    ],
+)
+def test_what_is_no_file_of_marks_is_said(written, says, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "marks-0.jsonl"
+    if written is not None:
+        path.write_text(written, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["vllm_phases", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_medians_are_printed_as_csv(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "marks-0.jsonl"
+    path.write_text(json.dumps(many(200, 3, 16)) + "\n", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["vllm_phases", str(path)])
+    main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == ",".join(COLUMNS)
+    assert "3,4,verify graph,100.0,100.0,100.0,199" in lines

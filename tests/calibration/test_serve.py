@@ -30,6 +30,7 @@ from calibration.engines import (
 from calibration.results import Results
 from calibration.serve import chosen, run_id, servings
 from calibration.server import LocalServer, free_ports, settled, stop
+from calibration.vllm_phases import PHASES
 from calibration.vllm_plugin import (
     DISTINCT,
     WAIT_US,
@@ -178,6 +179,14 @@ def test_on_one_device_settings_are_waits_and_over_several_nccls(config, tmp_pat
     assert caches[1] == caches[2] is not None
     together = replace(deployment, at_once=2)
     assert len({together.environment(serving(4, nccl), 1)["VLLM_CACHE_ROOT"] for nccl in ("default", "wait-5")}) == 2
+
+
+def test_each_server_marks_its_phases_in_a_file_of_its_own(config, tmp_path, monkeypatch):
+    deployment = deployed(write_checkpoint(config(DENSE), tmp_path / "models"), tmp_path, ranks=2)
+    assert PHASES not in deployment.environment(serving(4))
+    monkeypatch.setenv(PHASES, "marks")
+    found = [deployment.environment(serving(width, nccl))[PHASES] for width, nccl in ((1, "default"), (4, "Ring-LL"))]
+    assert found == ["marks-plain-default", "marks-4-draft-tokens-Ring-LL"]
 
 
 @pytest.mark.parametrize(
