@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specsim.cost.allreduce import AllReduceCurve
+from specsim.cost.allreduce import AllReduceCurve, MeasuredCurve
 from specsim.cost.custom_allreduce import CustomPath, carried_by_custom
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError
@@ -58,10 +58,15 @@ def gathers(curves: tuple[AllReduceCurve, ...]) -> tuple[tuple[AllReduceCurve, f
     Gathers themselves where they were measured under all of the settings. Else half of an all-reduce under each: that is
     a reduction to parts and a gather of them, each of as many steps and bytes; a start of its own makes a gather dearer than that.
     """
-    measured = [getattr(curve, "gather", None) for curve in curves]
-    if all(curve is not None for curve in measured):
-        return tuple((curve, 1.0) for curve in measured if curve is not None)
+    measured = [curve.gather for curve in curves if isinstance(curve, MeasuredCurve) and curve.gather is not None]
+    if len(measured) == len(curves):
+        return tuple((curve, 1.0) for curve in measured)
     return tuple((curve, 0.5) for curve in curves)
+
+
+def gathers_measured(*curves: AllReduceCurve) -> bool:
+    """Whether gathers of logits were measured under all of these settings."""
+    return all(share == 1 for _, share in gathers(curves))
 
 
 def gather_ms(curves: tuple[AllReduceCurve, ...], shape: Shape, positions: Floats) -> tuple[Floats, ...]:

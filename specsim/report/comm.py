@@ -11,7 +11,7 @@ from specsim.cost.allreduce import PRIOR_WARNING, AllReduceCurve, MeasuredCurve,
 from specsim.cost.custom_allreduce import CustomPath, Wiring, custom_paths
 from specsim.cost.derived import DerivedSetting
 from specsim.cost.model import CostModel
-from specsim.cost.step_change import Shape, StepChange, forward_ms, gather_ms, step_change
+from specsim.cost.step_change import Shape, StepChange, forward_ms, gather_ms, gathers_measured, step_change
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError, UnknownSettingError
 from specsim.fitting.allreduce import fit_affine
@@ -168,11 +168,6 @@ def _rows(
             "gather_measured": gathered and gathers_measured(start, curve),
             "custom_all_reduce": bool(change.custom[at]),
         }
-
-
-def gathers_measured(*curves: AllReduceCurve) -> bool:
-    """Whether gathers of logits were measured under all of these settings."""
-    return all(getattr(curve, "gather", None) is not None for curve in curves)
 
 
 def _setting_record(curve: AllReduceCurve) -> Record:
