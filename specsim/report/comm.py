@@ -267,7 +267,7 @@ def _about_gathers(asked: Compared, rows: list[Record], measured: AllReduceTable
             yield f"logits' gathers are measured ones, made back to back, to {', '.join(by[True])}"
         if by[False] and any(gathers_measured(curve) for curve in asked.curves):
             yield f"logits' gathers are half an all-reduce to {', '.join(by[False])}: not measured under both settings"
-    if measured and (alone := measured.unused_gathers()):
+    if measured and (alone := measured.unused_gathers):
         yield (
             f"gathers of {', '.join(alone)} are not used: the tables have no all-reduces of that name, graph mode, ranks, hardware and"
             " NCCL version, or not one kind of gathers"

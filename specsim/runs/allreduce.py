@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,10 +98,10 @@ class AllReduceTable:
         """The rows that are gathers."""
         return tuple(row for row in self.rows if row.pattern == GATHER)
 
-    def unused_gathers(self, in_place: bool = False) -> tuple[str, ...]:
-        """Names of which there are gathers, but none that goes with an all-reduce of that name."""
-        gathers = _placed(self.gathers, in_place)
-        used = {row.name for row in _placed(self.all_reduces, in_place) if _beside(row, gathers)}
+    @property
+    def unused_gathers(self) -> tuple[str, ...]:
+        """Names of which there are gathers, but none that goes with an all-reduce of that name, in place or not."""
+        used = {row.name for row in self.all_reduces if _beside(row, self.gathers)}
         return tuple(dict.fromkeys(row.name for row in self.gathers if row.name not in used))
 
 
@@ -114,7 +114,7 @@ def _placed(rows: tuple[AllReduceRow, ...], in_place: bool) -> list[AllReduceRow
 _SHARED = tuple(name for name in CONDITIONS if name != "pattern")
 
 
-def _beside(row: AllReduceRow, gathers: list[AllReduceRow]) -> list[AllReduceRow]:
+def _beside(row: AllReduceRow, gathers: Sequence[AllReduceRow]) -> list[AllReduceRow]:
     """The gathers of one set of conditions that an all-reduce goes with, as far as both state them; of both modes graphs'.
 
     None where what it leaves unstated is not the same in all of them.
@@ -139,14 +139,15 @@ def _setting(
     first = rows[0]
     label = ", ".join([first.name, *(_said(name, getattr(first, name)) for name in told_apart_by)])
     sources = tuple(dict.fromkeys(row.source for row in rows if row.source))
-    gather = _curve(f"{label}, gather", gathered) if gathered else None
-    curve = replace(_curve(label, rows), in_forward=first.pattern == IN_A_FORWARD, gather=gather)
+    curve = _curve(label, rows, first.pattern == IN_A_FORWARD)
+    if gathered:
+        curve = replace(curve, gather=_curve(f"{label}, gather", gathered))
     return AllReduceSetting(label, first.implementation, first.ranks, first.hardware, sources, curve)
 
 
-def _curve(label: str, rows: list[AllReduceRow]) -> MeasuredCurve:
+def _curve(label: str, rows: list[AllReduceRow], in_forward: bool = False) -> MeasuredCurve:
     sizes, times = (np.array([getattr(row, name) for row in rows]) for name in ("message_bytes", "time_us"))
-    return measured_curve(label, sizes, times)
+    return measured_curve(label, sizes, times, in_forward)
 
 
 def _differing(firsts: Iterable[AllReduceRow]) -> dict[str, tuple[str, ...]]:
