@@ -6,7 +6,7 @@ Run: python -m benchmarks.accuracy_phases
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 
 import numpy as np
@@ -86,7 +86,7 @@ def missed() -> dict[str, float]:
     pairs = [
         (nccl, told(nccl, drafts, batch), measured(nccl, drafts, batch)) for nccl, drafts in CASES for batch in BATCHES
     ]
-    off = [abs(sum(_all(found))) - abs(sum(_all(said))) for _, said, found in pairs]
+    off = [abs(sum(astuple(found))) - abs(sum(astuple(said))) for _, said, found in pairs]
     of_verify = [(abs(found.verify) - abs(said.verify)) / ms for (_, said, found), ms in zip(pairs, off, strict=True)]
     ratios = [found.verify / said.verify for _, said, found in pairs]
     own = [abs(found.rest) for nccl, _, found in pairs if nccl in CURVES]
@@ -108,10 +108,6 @@ def gather_us(nccl: str, drafts: int, batch: int) -> tuple[float, float]:
     assert curve is not None
     size = float(TARGET.logits_bytes(batch * (drafts + 1.0)))
     return 1000.0 * _medians()[nccl, drafts, batch, "gather"], float(curve.time_us(size))
-
-
-def _all(parts: Parts) -> tuple[float, ...]:
-    return parts.verify, parts.gather, parts.drafts, parts.rest
 
 
 def table() -> str:

@@ -49,7 +49,7 @@ One shot and two are torch's symmetric memory (each rank reads the messages of a
 a size, and NCCL as vLLM calls it where its own all-reduce is off.
 """
 
-OF = {VLLM_NCCL: {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}}
+ENVIRONMENTS = {VLLM_NCCL: {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}}
 """What an implementation's processes find in their environment, beside the setting's."""
 
 ALWAYS = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "VLLM_ALLREDUCE_USE_FLASHINFER": "0"}
@@ -125,7 +125,7 @@ def measured(work: Work, way: Way) -> list[Row]:
         "OMP_NUM_THREADS": "1",
         **SETTINGS[way.nccl],
         **ALWAYS,
-        **OF.get(way.implementation, {}),
+        **ENVIRONMENTS.get(way.implementation, {}),
     }
     returncode, out, err = _ended(command, environment, way)
     told = list(filter(None, map(_row, out.splitlines())))
@@ -208,10 +208,8 @@ class Table:
 
 
 _SHARED = ("ranks", "hardware", "nccl_version", "source")
-_SINGLE = ("nccl", "implementation", "bytes", "time_us", "spread_us", "cuda_graph", "pattern", *_SHARED)
 COLUMNS = {
-    "allreduce": _SINGLE,
-    "gather": _SINGLE,
+    "allreduce": ("nccl", "implementation", "bytes", "time_us", "spread_us", "cuda_graph", "pattern", *_SHARED),
     "forward": (
         "nccl",
         "implementation",
@@ -224,7 +222,7 @@ COLUMNS = {
         *_SHARED,
     ),
 }
-"""Columns of the tables by kind of work; the first two are what `specsim comm` reads."""
+"""Columns of the two forms of tables; the first, which gathers have too, is what `specsim comm` reads."""
 
 
 PATTERNS = ("back to back", "after a product", "after a cold product")

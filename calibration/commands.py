@@ -250,7 +250,7 @@ def _implementations(written: str, machine: Machine) -> list[str]:
 def _tables(output: Path, kind: str) -> list[Table]:
     """The files of a kind: back to back and after products, gathers, or the forwards and what their all-reduces took."""
     names = {"allreduce": {"": "allreduce", "-after": "allreduce", "-after-cold": "allreduce"},
-             "gather": {"-gather": "gather"},
+             "gather": {"-gather": "allreduce"},
              "forward": {"-forward": "forward", "-in-forward": "allreduce"}}[kind]  # fmt: skip
     return [Table(output.with_name(output.stem + name + ".csv"), COLUMNS[form]) for name, form in names.items()]
 
