@@ -29,7 +29,7 @@ ALONE, IN_FORWARDS, ACROSS = Allowed(0.75, 2.2, 5.5), Allowed(0.8, 1.25, 2.0), A
 Two H200s with NVLink, messages within the tables (docs/accuracy.md, tests/validation/test_tensor_parallel.py). Measured changes of
 0.2 ms or more of forwards were 0.70 to 2.68 times what all-reduces back to back say and 0.84 to 1.15 times what those in forwards say;
 smaller ones were off by 5.4 and 1.5 µs an all-reduce at most, and one of 318 lay outside what is allowed alone, by 0.01 ms. A
-server's, where no load stood out, lay outside the second once in 64 (5 drafts without peer access, by 0.001 ms); to the engine's own
+server's, where no load stood out, lay outside the second once in 64 (5 drafts without peer access, hardly); to the engine's own
 all-reduce they were 0.9 to 1.8 times what those in forwards say, under drafts by 0.17 to 0.45 ms more, most at batch 64.
 """
 
