@@ -10,7 +10,9 @@ import pytest
 
 from benchmarks.accuracy_allreduce import gather_shares
 from benchmarks.accuracy_phases import BATCHES, CASES, kernels, measured, told
+from benchmarks.accuracy_tensor_parallel import UNSTEADY
 from benchmarks.accuracy_waits import clocks, runs, waited
+from benchmarks.held_out import scatters
 
 
 @pytest.mark.parametrize(("width", "count"), [(1, 65), (4, 74), (6, 80)])
@@ -32,8 +34,14 @@ def test_at_the_power_limit_part_of_a_wait_comes_back_in_clock():
 
 
 def test_the_waiting_servers_are_alike_but_for_the_wait():
-    assert {run.nccl for run in runs()} == {"wait-5", "wait-20"}
-    assert len(runs()) == 24
+    """Every configuration and batch size under both, of one setup; one load of 18 below 64 requests stands out."""
+    asked = [{(run.spec and run.spec.num_draft_tokens, run.workload.batch_size) for run in runs() if run.nccl == wait}
+             for wait in ("wait-5", "wait-20")]  # fmt: skip
+    assert asked[0] == asked[1]
+    assert [len(asked[0]), len(runs())] == [12, 24]
+    assert len({run.setup for run in runs()}) == 1
+    scattered = scatters(run for run in runs() if run.workload.batch_size < 64)
+    assert [name for name, share in scattered.items() if share > UNSTEADY] == ["6 draft tokens wait-20 1x128"]
 
 
 @pytest.mark.parametrize("batch", BATCHES)
