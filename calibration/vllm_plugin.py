@@ -101,7 +101,7 @@ def followed(forward: Callable[..., Any], then: Callable[[Any], Any]) -> Callabl
 
 def waiting(us: float) -> Callable[[Any], Any]:
     """An operation that gives a copy of a tensor and takes so many µs more, on the tensor's device, in graphs as well."""
-    import torch
+    from torch import empty_like, library
 
     def waited(x: Any) -> Any:
         if x.is_cuda:
@@ -114,8 +114,8 @@ def waiting(us: float) -> Callable[[Any], Any]:
                 pass
         return x.clone()
 
-    operation: Any = torch.library.custom_op("specsim::wait", waited, mutates_args=(), schema="(Tensor x) -> Tensor")
-    operation.register_fake(torch.empty_like)
+    operation: Any = library.custom_op("specsim::wait", waited, mutates_args=(), schema="(Tensor x) -> Tensor")
+    operation.register_fake(empty_like)
     return operation
 
 
