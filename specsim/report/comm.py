@@ -235,8 +235,8 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
     ):
         if any(row["logits_extrapolated"] and row["gather_measured"] is measured for row in rows):
             yield (
-                f"EXTRAPOLATED at rows marked ³: logits are gathered (verify, draft or plain decode) {how},"
-                " along the slope of their last octave"
+                f"EXTRAPOLATED at rows marked ³: logits are gathered (verify, draft or plain decode) {how}:"
+                " above along the slope of the last octave, below as the smallest"
             )
     for curve in asked.curves:
         if isinstance(curve, MeasuredCurve) and curve.largest_correction > _CORRECTION_SAID:
