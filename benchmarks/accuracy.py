@@ -10,6 +10,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks import (
     accuracy_acceptance,
     accuracy_allreduce,
@@ -26,6 +28,7 @@ from benchmarks import (
 from benchmarks.groups import LONG, OWN, PUBLIC
 from benchmarks.held_out import whole
 from specsim import SpecsimError
+from specsim.cost.graph_padding import single_launches
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PEERS_PAGE = DOCS / "accuracy.md", DOCS / "accuracy-peers.md"
@@ -169,7 +172,7 @@ hard ones: there a constant ratio has the sign right about as often as a fit, wh
 ## Forward time by an all-reduce table
 
 Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs, multicast off): what a setting changes of a 32-layer
-forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens on three machines and 1 to 64 on three others, and what tables
+forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens on four machines and 1 to 64 on three others, and what tables
 of all-reduces say of it (eq. 17). Files are named as in `calibration/data`; "no attention" is
 `tests/validation/data/h200x2_forward.csv`. All tables are of `h200x2d`, by `python -m calibration allreduce --model`:
 all-reduces back to back, as nccl-tests makes them; what one adds behind a matrix product that it depends on, whose weight
@@ -201,28 +204,63 @@ vLLM 0.24.0 without weights, with an EAGLE-3 head and forced acceptance, over tw
 batch 1 to 64, by `python -m calibration serve --tensor-parallel 2`; which loads each file has is in `calibration/data/README.md`. `h200x2d` and `h200x2e` are of one machine each, the former of the tables'
 (`calibration/data/h200x2d_served_llama-3.1-8b.json` and so on); the three starts of `h200x2` were, by our notes, on three
 machines: plain decode and 3 drafts on the first, 5 drafts on the other two (with the engine's own all-reduce on the first and second), so
-that there every L* of 5 drafts, and the engine's own change at 5, is between machines. In each
+that there every L* of 5 drafts, and the engine's own change at 5, is between machines. `h200x2g` is of one more machine. In each
 file the fit saw the twelve runs under NCCL's default, with vLLM's own all-reduce off. All other settings are the default's times
-moved by eq. 17, with all-reduces of `h200x2d` and gathers of logits of another machine (`h200x2f_gather.csv`); none of their runs was
-seen. `engine-own` has vLLM's own all-reduce on, told by the table of `vllm`.
+moved by eq. 17; none of their runs was seen. `engine-own` has vLLM's own all-reduce on, told by the table of `vllm`; `no-mixing` is
+NCCL_GRAPH_MIXING_SUPPORT=0. For these two and without peer access ("nop2p") all-reduces and gathers of logits are of `h200x2g`, where they were measured
+between a drafter's graphs, too ("beside drafts"); for the others they are of `h200x2d`, with gathers of one more machine (`h200x2f_gather.csv`).
 
 {tensor_parallel}
 
-A change within 15% or 0.2 ms is the aim. All-reduces measured in a forward tell {felt_within} of {felt_of} changes between NCCL's settings so, those
-behind cold products {warm_within}, those back to back {table_within}; on the one machine {one_within} of {one_of}. No message and no gather lies
-outside the tables. Of the {own_of} changes to the engine's own all-reduce a forward tells {own_within}, cold products {own_warm}, back to back {own_table}: there back to back is nearer, as
-NCCL's default is dearer back to back than in a forward, which makes up for part of what is missed.
+A change within 15% or 0.2 ms is the aim. On the first three files {felt_within} of {felt_of} changes between NCCL's settings are told so, by all-reduces in a
+forward without drafts {alone_nccl}, by those behind cold products {warm_within}, by those back to back {table_within}; on the one machine {one_within} of {one_of}. Of the {own_of} changes to the
+engine's own all-reduce {own_within} are, without what was measured beside drafts {own_alone}, behind cold products {own_warm}, back to back {own_table}. No message
+and no gather lies outside the tables.
 
-What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests: the standard deviation of their parts (half of what
+What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests in the first three files: the standard deviation of their parts (half of what
 `min` and `max` lie apart, over √3) is more than {unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on them, and that they were disturbed is an inference. Where none
-stands out, {felt_steady_within} of {felt_steady_of} are within. And where a setting changes something, changes under drafts are larger than told
-(means over files at batch 1, 4, 16 and 64, where no load stands out, ms):
+stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and {own_steady_within} of {own_steady_of} to the engine's own are within. By how much changes are larger than told
+(means over these files at batch 1, 4, 16 and 64, where no load stands out, ms):
 
 {larger}
 
-All changes to the engine's own all-reduce that are not within the aim are under drafts; intervals between implementations allow for it.
+On `h200x2g` the host was late: five and four servers stood on its GPUs together, and cycles of fewer than {many} requests with drafts took
+{late_least:.2f} to {late_most:.2f} times those of `h200x2d` under the same default, {late_own_least:.2f} to {late_own_most:.2f} times with the engine's own all-reduce, which leaves a host less time.
+{late_standing} of its {late_loads} loads of fewer than {many} requests stand out. What a host adds is no part of eq. 17: of {late_of} changes {late_within} are told within the aim, of the {late_steady_of} where no
+load stands out {late_steady_within}.
 
-That places are left uncounted is not why. On one GPU vLLM was made to wait {wait_short:g} or {wait_long:g} µs in each place in which a tensor-parallel one
+### NCCL's all-reduces between a drafter's graphs
+
+What an all-reduce takes in a forward alone and between draft forwards, and from one single launch there to the next (`h200x2g_forward_llama-3.1-8b.csv`):
+
+{beside}
+
+NCCL keeps its calls in graphs and outside them in order (its "graph mixing"), so that its kernels in a graph depend on more than the kernel
+before them. In profiles of servers (`h200x2h_kernels.csv`; medians of the two ranks, µs, steps of 16 tokens) they begin about 2 µs after it, where
+other kernels of a graph begin after 0.1. vLLM 0.24 reduces in a draft's graphs through one communicator and gathers the draft's logits there through another.
+Where both are NCCL's, CUDA lays these graphs over several streams, and then NCCL's kernels in every graph, and all that is launched singly, begin later
+still, on one rank or on both.
+The harness does the same between its forwards. Neither happens with the engine's own all-reduce, whose graphs hold NCCL's gathers alone, nor without
+mixing; two other settings of NCCL change nothing:
+
+{kernels}
+
+Without mixing NCCL forbids that calls of one communicator in graphs and outside them run at once
+([its documentation](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-graph-mixing-support)); whether vLLM keeps to that was not
+looked into, and servers without weights do not show wrong sums. It is measured here to tell why, not as advice.
+
+Where a step's change lies was read off events in servers of two more machines, four and seven on their two GPUs, loaded one by one, one start each, medians of the rank that waited less
+(`h200x2f_phases.csv`, of one rank alone, and `h200x2h_phases.csv`, as `SPECSIM_PHASES` records them; of the latter's the host was late at small batches). Told by `h200x2g`, and measured [ms]:
+
+{phases}
+
+Verify graphs of cycles that draft change by {least_verify_beside:+.2f} to {most_verify_beside:+.2f} ms more than told; without what was measured beside drafts it were {least_verify_alone:+.2f} to {most_verify_alone:+.2f}.
+Changes by gathers are told within {gathers_off:.0%} (without peer access; a gather itself took
+{server_least:.1f} to {server_most:.1f} times the table's, and of 16 KiB to 4 MiB {gather_least:.2f} to {gather_most:.2f} of an all-reduce of as many bytes back to back).
+To the engine's own all-reduce {rest_least:.2f} to {rest_most:.2f} ms lie where nothing is communicated, {rest_told:.2f} are told: {launches:.0f} single launches, counted in a cycle of three
+drafts. Between NCCL's settings what carries no message differs by {nccl_rest:.2f} ms at most.
+
+That places are left uncounted is no part of what is missed. On one GPU vLLM was made to wait {wait_short:g} or {wait_long:g} µs in each place in which a tensor-parallel one
 reduces (`calibration serve --settings wait-5,wait-20`), so that the two differ by {wait_apart:g} µs in each of those that eq. 17 counts. To 16 requests
 the difference is paid once for each, within {waits_off:.0%}:
 
@@ -231,26 +269,15 @@ the difference is paid once for each, within {waits_off:.0%}:
 At 64 requests with drafts about a quarter of it is not seen, where power limits the clock: it rises with the wait, from {short_mhz} to
 {long_mhz} MHz with 3 drafts and from {short_mhz_5} to {long_mhz_5} with 5 (`h200_waits_clocks.csv`; that the one is why the other is, is an inference).
 
-Where it lies was read off events in servers of one more machine, four on its two GPUs, loaded one by one, one start each, medians on one rank
-(`h200x2f_phases.csv`, as `SPECSIM_PHASES` records them). What a cycle changes by [ms], told and measured:
-
-{phases}
-
-Of {least_missed:.2f} to {most_missed:.2f} ms that are missed, {least_verify:.0%} to {most_verify:.0%} are in the verify graph, which changes by {least_ratio:.2f} to {most_ratio:.2f} times what
-all-reduces in another machine's forward tell. Changes by gathers are told within {gathers_off:.0%} (without peer access; a gather itself took
-{server_least:.1f} to {server_most:.1f} times the table's, and of 16 KiB to 4 MiB {gather_least:.2f} to {gather_most:.2f} of an all-reduce of as many bytes back to back).
-To the engine's own all-reduce {rest_least:.2f} to {rest_most:.2f} ms lie where nothing is communicated: outside graphs the GPU is idle between two
-launches for {single_own} µs where it is for {single_default} µs with NCCL (medians of either rank, under a profiler, 3 drafts at batch 1;
-`h200x2f_kernels.csv`). In the verify graph NCCL's kernel begins {before_default} µs after the one before it and the engine's own {before_own} µs; other kernels there
-do not follow one another more slowly. Between NCCL's settings what carries no message differs by {nccl_rest:.2f} ms at most. Why a
-server's verify changes by more than the harness's forward, and plain decode does not, is not known.
+### Break-even lengths over two GPUs
 
 {tensor_parallel_answers}
 
-"By the fit" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05 tokens is the aim: by moved
-runs {moved_close_within} of {moved_close_of} under NCCL's settings are, on the one machine {one_close_within} of {one_close_of}, over NVLink {nvlink_close_within} of {nvlink_close_of}, without peer access
-{nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}. The fit tells {told_close}: it takes the default's cycles for a
-line. Without peer access ("nop2p") messages cost by their bytes, so that the length that drafts need grows faster with requests.
+"By the fit" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05 tokens is the aim. On the first three files, by moved
+runs, {moved_close_within} of {moved_close_of} under NCCL's settings are, on the one machine {one_close_within} of {one_close_of}, over NVLink {nvlink_close_within} of {nvlink_close_of}, without peer access
+{nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}, all {own_close_steady_of} where no load stands out. The fit tells {told_close} of NCCL's: it takes the default's cycles for a
+line. Without peer access messages cost by their bytes, so that the length that drafts need grows faster with requests, and machines differ: the
+same L*, measured on two of them where no load stands out, is up to {machines_apart:.2f} tokens apart.
 
 What the engine's own all-reduce saves, both measured (`h200x2`; 5 drafts on other machines than plain decode):
 
@@ -362,15 +389,6 @@ def _by_all_reduces() -> dict[str, object]:
 
 def _waits_and_phases() -> dict[str, object]:
     """What was asked to find where changes under drafts are missed."""
-    gaps = {
-        name: " to ".join(dict.fromkeys(f"{us:.1f}" for us in accuracy_phases.kernels()[nccl, what]))
-        for name, nccl, what in (
-            ("single_own", "engine-own", "gap before a single launch"),
-            ("single_default", "default", "gap before a single launch"),
-            ("before_own", "engine-own", "gap before an all-reduce in the verify graph"),
-            ("before_default", "default", "gap before an all-reduce in the verify graph"),
-        )
-    }
     clocks = accuracy_waits.clocks()
     waited = [accuracy_waits.waited(width) for width in (1, 4, 6)]
     return {
@@ -385,46 +403,57 @@ def _waits_and_phases() -> dict[str, object]:
         "long_mhz_5": clocks["wait-20", 5],
         **accuracy_phases.missed(),
         "phases": accuracy_phases.table(),
+        "kernels": accuracy_phases.kernels_table(),
+        "launches": float(single_launches(np.array([3.0]), "vllm")[0]),
         "gather_least": float(accuracy_allreduce.gather_shares()[0]),
         "gather_most": float(accuracy_allreduce.gather_shares()[-1]),
-        **gaps,
     }
 
 
 def _over_two_gpus() -> dict[str, object]:
     """What the section on servers over two GPUs says."""
-    of_nccl = tuple(part for part in accuracy_tensor_parallel.PARTS if part[1] != accuracy_tensor_parallel.OWN)
-    one = tuple(part for part in of_nccl if part[0] == accuracy_tensor_parallel.SERVED[0])
+    page = accuracy_tensor_parallel
+    of_nccl = tuple(part for part in page.PROMPT if part[1] != page.OWN)
+    late = tuple(part for part in page.PARTS if part[0] == page.LATE)
+    one = tuple(part for part in of_nccl if part[0] == page.FIRST[0])
     parts = {
-        name: accuracy_tensor_parallel.parts_of(*settings)
-        for name, settings in {
-            "own": (accuracy_tensor_parallel.OWN,), "nvlink": ("Ring-LL", "Ring-Simple"), "nop2p": ("nop2p",)
-        }.items()
+        "own": page.parts_of(page.OWN), "nvlink": page.parts_of("Ring-LL", "Ring-Simple"), "nop2p": page.parts_of("nop2p")
     }  # fmt: skip
     counted = {
-        "felt": accuracy_tensor_parallel.within("in a forward", of_nccl),
-        "felt_steady": accuracy_tensor_parallel.within("in a forward", of_nccl, steady=True),
-        "one": accuracy_tensor_parallel.within("in a forward", one),
-        "own": accuracy_tensor_parallel.within("in a forward", parts["own"]),
-        "moved_close": accuracy_tensor_parallel.close("length_moved", of_nccl),
-        "one_close": accuracy_tensor_parallel.close("length_moved", one),
-        **{f"{name}_close": accuracy_tensor_parallel.close("length_moved", each) for name, each in parts.items()},
+        "felt": page.within(page.BESIDE, of_nccl),
+        "felt_steady": page.within(page.BESIDE, of_nccl, steady=True),
+        "one": page.within(page.BESIDE, one),
+        "own": page.within(page.BESIDE, parts["own"]),
+        "own_steady": page.within(page.BESIDE, parts["own"], steady=True),
+        "late": page.within(page.BESIDE, late),
+        "late_steady": page.within(page.BESIDE, late, steady=True),
+        "moved_close": page.close("length_moved", of_nccl),
+        "one_close": page.close("length_moved", one),
+        "own_close_steady": page.close("length_moved", parts["own"], steady=True),
+        **{f"{name}_close": page.close("length_moved", each) for name, each in parts.items()},
     }
+    default, own = page.lateness(), page.lateness(page.OWN)
     return {
-        "tensor_parallel": accuracy_tensor_parallel.table(),
-        "tensor_parallel_answers": accuracy_tensor_parallel.answers_table(),
-        "own_all_reduce": accuracy_tensor_parallel.own_table(),
-        "larger": accuracy_tensor_parallel.larger_table(),
+        "tensor_parallel": page.table(),
+        "tensor_parallel_answers": page.answers_table(),
+        "own_all_reduce": page.own_table(),
+        "larger": page.larger_table(),
+        "beside": accuracy_allreduce.beside_table(),
         **_waits_and_phases(),
-        "own_warm": accuracy_tensor_parallel.within("after a cold product", parts["own"])[0],
-        "own_table": accuracy_tensor_parallel.within("back to back", parts["own"])[0],
-        "warm_within": accuracy_tensor_parallel.within("after a cold product", of_nccl)[0],
-        "table_within": accuracy_tensor_parallel.within("back to back", of_nccl)[0],
-        "told_close": accuracy_tensor_parallel.close("length_told", of_nccl)[0],
-        **accuracy_tensor_parallel.loads_told(),
+        "alone_nccl": page.within(page.ALONE, of_nccl)[0],
+        **{f"own_{key}": page.within(name, parts["own"])[0]
+           for key, name in {"alone": page.ALONE, "warm": "after a cold product", "table": "back to back"}.items()},
+        "warm_within": page.within("after a cold product", of_nccl)[0],
+        "table_within": page.within("back to back", of_nccl)[0],
+        "told_close": page.close("length_told", of_nccl)[0],
+        "late_least": float(default[0]), "late_most": float(default[-1]),
+        "late_own_least": float(own[0]), "late_own_most": float(own[-1]),
+        "late_loads": len(page.few_scatters(page.LATE)), "late_standing": len(page.standing_out(page.LATE)),
+        "machines_apart": page.machines_apart("nop2p"),
+        **page.loads_told(),
         **{f"{name}_within": found[0] for name, found in counted.items()},
         **{f"{name}_of": found[1] for name, found in counted.items()},
-    }
+    }  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

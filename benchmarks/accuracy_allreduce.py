@@ -57,16 +57,22 @@ def _read(path: Path, nccl: str) -> Forwards:
     return Forwards(*(np.array([float(row[name]) for row in rows]) for name in ("tokens", "with_ms", "without_ms")))
 
 
-GATHERS = "h200x2f_gather.csv"
-"""Gathers of logits by setting, on another machine."""
+DRAFTED = "h200x2g"
+"""The machine whose all-reduces in a forward were measured between a drafter's graphs, too."""
+
+GATHERS = {TABLES_OF: "h200x2f_gather.csv", DRAFTED: f"{DRAFTED}_gather.csv"}
+"""Gathers of logits by setting: those of the first of these are another machine's."""
 
 
-def harness_curves(table: str = "allreduce", gathers: bool = False) -> dict[str, MeasuredCurve]:
+@cache
+def harness_curves(
+    table: str = "allreduce", gathers: bool = False, machine: str = TABLES_OF
+) -> dict[str, MeasuredCurve]:
     """The calibration harness's curves by setting, those in CUDA graphs: back to back unless another table is named.
 
     With `gathers` the settings of that table know what gathers take, where those were measured.
     """
-    files = [f"{TABLES_OF}_{table}.csv", *([GATHERS] if gathers else [])]
+    files = [f"{machine}_{table}.csv", *([GATHERS[machine]] if gathers else [])]
     settings = load_allreduce([(None, HARNESS / name) for name in files]).settings()
     return {s.label.removesuffix(", graph"): s.curve for s in settings if not s.label.endswith(", eager")}
 
@@ -188,7 +194,7 @@ NO_ATTENTION = "no attention"
 @cache
 def changes() -> dict[str, dict[str, Changed]]:
     """By machine and setting the changes of forwards from the default's: the tables' machine, then the others."""
-    machines = (TABLES_OF, "h200x2c", "h200x2", "h200x2b", "h200x2e")
+    machines = (TABLES_OF, "h200x2c", "h200x2", "h200x2b", "h200x2e", DRAFTED)
     found = {
         machine: _changes_of(partial(harness_forwards, machine=machine), machine == TABLES_OF) for machine in machines
     }
@@ -228,5 +234,20 @@ def _cells(measured: FloatArray, by_table: FloatArray | None) -> str:
     return f"{span(by_table - measured)} | {_within(measured, by_table).sum()} of {measured.size}"
 
 
+def beside_table() -> str:
+    """A line for each setting that was measured between drafts: an all-reduce in a forward without and with them, and a single launch [µs]."""
+    columns = (f"{size} KiB, alone | beside drafts" for size in SHOWN)
+    lines = [
+        f"| setting or implementation | {' | '.join(columns)} | single launch |",
+        f"|---|{'--:|--:|' * len(SHOWN)}--:|",
+    ]
+    for name, curve in harness_curves(TABLES["in a forward"], machine=DRAFTED).items():
+        assert curve.drafting is not None
+        assert curve.drafting.launch_us is not None
+        pairs = [each.time_us(1024.0 * size) for size in SHOWN for each in (curve, curve.drafting)]
+        lines.append(f"| {name} | {' | '.join(f'{us:.1f} µs' for us in pairs)} | {curve.drafting.launch_us:.1f} µs |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    print(table(), extras_table(), in_forward_table(), sep="\n\n")
+    print(table(), extras_table(), in_forward_table(), beside_table(), sep="\n\n")

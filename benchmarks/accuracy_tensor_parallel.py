@@ -6,23 +6,26 @@ Run: python -m benchmarks.accuracy_tensor_parallel
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
-from benchmarks.accuracy_allreduce import HARNESS, harness_curves
+from benchmarks.accuracy_allreduce import DRAFTED, HARNESS, TABLES_OF, harness_curves
 from benchmarks.accuracy_allreduce import TABLES as ALL_REDUCES
 from benchmarks.held_out import scatters, span, time_ms, whole
 from specsim import CostModel, Run, break_even, evaluate, fit, load_runs
+from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.derived import DerivedSetting
 from specsim.cost.step_change import Shape
 from specsim.evaluation import Comparison
 from specsim.quantities import BoolArray, FloatArray
 from specsim.runs.run import RunSet
 
-SERVED = ("h200x2d", "h200x2e", "h200x2")
-"""Servers of one machine, of another, and of three; each file is told by its own runs under NCCL's default."""
+FIRST, LATE = ("h200x2d", "h200x2e", "h200x2"), "h200x2g"
+"""Servers of one machine, of another, and of three; and of one whose host was often late under drafts (`lateness`)."""
+SERVED = (*FIRST, LATE)
+"""Each file is told by its own runs under NCCL's default."""
 BASE, OWN = "default", "engine-own"
 CURVES = {OWN: "vllm"}
 """The all-reduces of a setting whose name they do not have."""
@@ -32,7 +35,7 @@ SHARE, MS, TOKENS = 0.15, 0.2, 0.05
 UNSTEADY, MANY = 0.009, 64
 """A load of fewer than so MANY requests whose parts scatter by more stands out (of so many requests every load may).
 
-The share was chosen on these loads: seven of 99 lie above, and no other above 0.8%.
+The share was chosen on the first files' loads: seven of 99 lie above, and no other above 0.8%.
 """
 
 
@@ -88,18 +91,26 @@ def standing_out(file: str) -> set[str]:
     return {name for name, share in few_scatters(file).items() if share > UNSTEADY}
 
 
-TABLES = ("in a forward", "after a cold product", "back to back")
-"""All-reduces by how they were measured."""
+BESIDE, ALONE = "beside drafts", "in a forward"
+TABLES = (BESIDE, ALONE, "after a cold product", "back to back")
+"""All-reduces by how they were measured: the first in a forward and, where that was done, between a drafter's graphs."""
+
+
+def curves(name: str, nccl: str) -> tuple[MeasuredCurve, MeasuredCurve]:
+    """The all-reduces of the base and of a setting on one machine: the one where drafts were beside them, if it has the setting."""
+    wanted, table = CURVES.get(nccl, nccl), ALL_REDUCES[ALONE if name == BESIDE else name]
+    tables = [harness_curves(table, gathers=True, machine=machine) for machine in (DRAFTED, TABLES_OF)]
+    known = next(found for found in tables if wanted in found)
+    before, after = known[BASE], known[wanted]
+    return (before, after) if name == BESIDE else (replace(before, drafting=None), replace(after, drafting=None))
 
 
 @cache
 def model_of(name: str, file: str) -> CostModel:
     """A fit to the base setting's runs that knows the other settings by one of the tables (eq. 17)."""
-    known = harness_curves(ALL_REDUCES[name], gathers=True)
     model = fit(RunSet(runs_of(file, BASE), model_card=served(file).model_card)).model
     for nccl in settings(file):
-        after = known[CURVES.get(nccl, nccl)]
-        moved = DerivedSetting(nccl, BASE, known[BASE], after, TARGET, DRAFT, gathered=nccl not in CURVES)
+        moved = DerivedSetting(nccl, BASE, *curves(name, nccl), TARGET, DRAFT, gathered=nccl not in CURVES)
         model = model.with_setting(moved)
     return model
 
@@ -111,6 +122,8 @@ def settings(file: str) -> list[str]:
 
 PARTS = tuple((file, nccl) for file in SERVED for nccl in settings(file))
 """Every file with every setting in it that is told."""
+PROMPT = tuple(part for part in PARTS if part[0] in FIRST)
+"""Those of the first files."""
 
 
 @cache
@@ -158,7 +171,7 @@ def table() -> str:
     """A line for each file and setting."""
     columns = " | ".join(f"{name}, within" for name in TABLES)
     lines = [
-        f"| servers of | setting | change measured | error in a forward | {columns} | not within in a forward |",
+        f"| servers of | setting | change measured | error {TABLES[0]} | {columns} | not within {TABLES[0]} |",
         f"|---|---|--:|--:{'|--:' * len(TABLES)}|---|",
     ]
     for file, nccl in PARTS:
@@ -200,7 +213,7 @@ class Answer:
 
 @cache
 def answers(file: str, nccl: str) -> tuple[Answer, ...]:
-    """Break-even length and tok/s of a setting, told by the base's runs and the all-reduces measured in a forward."""
+    """Break-even length and tok/s of a setting, told by the base's runs and the all-reduces measured beside drafts."""
     model, found = model_of(TABLES[0], file), told(TABLES[0], file, nccl)
     moved = dict(zip(map(_place, found.runs), found.base_ms + found.change_ms + found.error_ms, strict=True))
     measured = dict(zip(map(_place, found.runs), found.measured_ms, strict=True))
@@ -268,6 +281,25 @@ def own_table() -> str:
     return "\n".join(lines)
 
 
+def lateness(nccl: str = BASE) -> FloatArray:
+    """Cycles with drafts of fewer than MANY requests in LATE over those of the first file that has them, rising."""
+    late, prompt = (
+        {_place(run): whole(run).best for run in runs_of(file, nccl) if run.spec is not None and run.workload.batch_size < MANY}
+        for file in (LATE, FIRST[0])
+    )  # fmt: skip
+    return np.sort([ms / prompt[place] for place, ms in late.items()])
+
+
+def machines_apart(nccl: str) -> float:
+    """How far apart the same break-even lengths, measured, lie at most between files, of steady loads."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for part in parts_of(nccl):
+        for each in answers(*part):
+            if each.steady:
+                found.setdefault(_place(each.run), []).append(each.length)
+    return max(max(lengths) - min(lengths) for lengths in found.values())
+
+
 def within(name: str, parts: tuple[tuple[str, str], ...] = PARTS, steady: bool = False) -> tuple[int, int]:
     """Of how many changes how many are told within the aim; of `steady` ones where that is asked."""
     found = [told(name, *part) for part in parts]
@@ -286,12 +318,12 @@ def _off(each: Answer, figure: str) -> float:
 
 
 def parts_of(*names: str) -> tuple[tuple[str, str], ...]:
-    """The parts of these files or settings."""
-    return tuple(part for part in PARTS if set(part) & set(names))
+    """The parts of the first files that are of these files or settings."""
+    return tuple(part for part in PROMPT if set(part) & set(names))
 
 
 def larger_ms(nccl: str, width: int) -> dict[int, list[float]]:
-    """By how much changes are larger than told in a forward [ms], by batch size, of steady loads.
+    """By how much changes are larger than told beside drafts [ms], by batch size, of steady loads of the first files.
 
     What is saved more counts as larger, too; `width` is the tokens of a request, 1 in plain decode.
     """
@@ -309,7 +341,7 @@ def larger_ms(nccl: str, width: int) -> dict[int, list[float]]:
 def larger_table() -> str:
     """A line for each setting: by how much its changes are larger than told, at each batch size the mean over files."""
     lines = ["| setting | plain | 3 drafts | 5 drafts |", "|---|--:|--:|--:|"]
-    for nccl in dict.fromkeys(nccl for _, nccl in PARTS):
+    for nccl in dict.fromkeys(nccl for _, nccl in PROMPT):
         found = [larger_ms(nccl, width) for width in (1, 4, 6)]
         cells = [
             ", ".join(f"{np.mean(each[batch]):+.2f}" if batch in each else "–" for batch in (1, 4, 16, 64))
@@ -321,7 +353,7 @@ def larger_table() -> str:
 
 def loads_told() -> dict[str, object]:
     """How many loads of fewer than MANY requests there are, and what those that stand out and the others scatter by."""
-    shares = [share for file in SERVED for share in few_scatters(file).values()]
+    shares = [share for file in FIRST for share in few_scatters(file).values()]
     out = [share for share in shares if share > UNSTEADY]
     return {
         "few_loads": len(shares),

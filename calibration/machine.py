@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 _QUERY = "name,uuid,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.draw,temperature.gpu"
@@ -91,7 +93,10 @@ class Machine:
         graph: bool,
         around: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> Callable[[], object]:
-        """The work as a replay of its CUDA graph, captured within `around`; as it is without graphs or a GPU."""
+        """The work as a replay of its CUDA graph, captured within `around`; as it is without graphs or a GPU.
+
+        What the work reads and writes lives as long as the replay does.
+        """
         import torch
 
         if not (graph and self.on_gpu):
@@ -106,7 +111,7 @@ class Machine:
         captured = torch.cuda.CUDAGraph()
         with around(), torch.cuda.graph(captured):
             work()
-        return captured.replay
+        return partial(_replayed, captured, work)
 
     def timed(
         self, work: Callable[[], object], repeats: int, before: Callable[[int], object] = lambda _: None
@@ -116,18 +121,37 @@ class Machine:
 
     def _timed_once(self, work: Callable[[], object], before: Callable[[int], object], index: int) -> float:
         before(index)
+        start = self._mark()
+        work()
+        end = self._mark()
+        if self.on_gpu:
+            end.synchronize()
+        return self._between(start, end)
+
+    def timed_in_turn(self, works: Sequence[Callable[[], object]], repeats: int) -> tuple[Timing, ...]:
+        """Each of several pieces of work that run one after the other, over and over and without a wait between."""
+        marks = [self._mark()]
+        for _ in range(3 + repeats):
+            for work in works:
+                work()
+                marks.append(self._mark())
+        self.wait()
+        took = [self._between(earlier, later) for earlier, later in pairwise(marks)]
+        return tuple(Timing(tuple(took[at :: len(works)][3:])) for at in range(len(works)))
+
+    def _mark(self) -> Any:
+        """Now: an event on a GPU, else the clock's seconds."""
         if not self.on_gpu:
-            start = time.perf_counter()
-            work()
-            return 1000.0 * (time.perf_counter() - start)
+            return time.perf_counter()
         import torch
 
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end))
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, earlier: Any, later: Any) -> float:
+        """From one mark to another [ms]."""
+        return float(earlier.elapsed_time(later)) if self.on_gpu else 1000.0 * (later - earlier)
 
     def wait(self) -> None:
         """Until everything that was started has ended."""
@@ -135,6 +159,11 @@ class Machine:
             import torch
 
             torch.cuda.synchronize()
+
+
+def _replayed(captured: Any, work: Callable[[], object]) -> None:
+    """A graph run once more; it does not keep what the `work` holds, which is still read and written."""
+    captured.replay()
 
 
 def recorded_command(arguments: Sequence[str]) -> str:

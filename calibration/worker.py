@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from calibration.allreduce import FAILED, PATTERNS, Way, Work
 from calibration.decoder import Decoder
+from calibration.drafting import Drafting
 from calibration.machine import Machine, Timing, read_links
 from calibration.reducers import Reducer, checked, reducer
 from specsim.runs.allreduce import GATHER
@@ -150,23 +151,35 @@ def _timed(machine: Machine, graph: bool, step: Callable[[int], object], reduce:
 
 
 def _forwards(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict[str, Any]]:
-    """A tensor-parallel forward by tokens, with its all-reduces and without them."""
+    """A tensor-parallel forward by tokens: without its all-reduces, with them, and with them between a drafter's graphs."""
     assert work.shape is not None
-    shard = work.shape.split(work.ranks)
-    model = Decoder.random(shard, machine, work.seed)
+    model = Decoder.random(work.shape.split(work.ranks), machine, work.seed)
+    drafting = Drafting.of(work.shape, machine, reduce, work.ranks, work.seed)
     for tokens in work.tokens:
-        took: dict[str, Timing] = {}
-        for name, total in (("with_ms", reduce.total), ("without_ms", None)):
-            with torch.inference_mode():
-                cache, hidden = model.cache(1, 512, tokens, work.seed), model.inputs(tokens, 1, work.seed)[0]
+        with torch.inference_mode():
+            cache, hidden = model.cache(1, 512, tokens, work.seed), model.inputs(tokens, 1, work.seed)[0]
+            replays = {}
+            for name, total in (("with_ms", reduce.total), ("without_ms", None)):
                 forward = partial(model.forward, hidden, cache, 1, reduce=total)
-                replay = machine.capture(forward, True, reduce.capturing)
-                dist.barrier()
-                took[name] = machine.timed(replay, 4 * _REPEATS)
-        size = tokens * work.shape.hidden_size * hidden.element_size()
-        medians = {name: round(timing.median_ms, 4) for name, timing in took.items()}
-        off_us = 1000.0 * sum(timing.spread * timing.median_ms for timing in took.values())
-        yield {"tokens": tokens, **medians, "bytes": size, "cuda_graph": machine.on_gpu, "spread_us": round(off_us, 2)}
+                replays[name] = machine.capture(forward, True, reduce.capturing)
+            dist.barrier()
+            took = {name: machine.timed(replay, 4 * _REPEATS) for name, replay in replays.items()}
+            beside, launch_us = drafting.around(replays["with_ms"], tokens, 4 * _REPEATS)
+        yield {
+            "tokens": tokens,
+            **{name: round(timing.median_ms, 4) for name, timing in took.items()},
+            "drafting_ms": round(beside.median_ms, 4),
+            "launch_us": round(launch_us, 3),
+            "bytes": tokens * work.shape.hidden_size * hidden.element_size(),
+            "cuda_graph": machine.on_gpu,
+            "spread_us": _off_us(*took.values()),
+            "drafting_spread_us": _off_us(beside, took["without_ms"]),
+        }
+
+
+def _off_us(*timings: Timing) -> float:
+    """What forwards scatter by together."""
+    return round(1000.0 * sum(timing.spread * timing.median_ms for timing in timings), 2)
 
 
 if __name__ == "__main__":

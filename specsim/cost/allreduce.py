@@ -36,7 +36,8 @@ class MeasuredCurve:
 
     `raw_us` are the medians over repeats before larger messages were held to take no less time than smaller ones;
     `repeats` counts the readings behind each. `in_forward` says that they were taken in forwards, not alone. `gather` is
-    what gathers of so many bytes take under the setting, None where nobody measured them.
+    what gathers of so many bytes take under the setting, `drafting` what the all-reduces take in forwards between a drafter's graphs,
+    and `launch_us` of such a curve the time from one kernel that is launched singly there to the next; None where nobody measured them.
     """
 
     label: str
@@ -46,6 +47,8 @@ class MeasuredCurve:
     repeats: tuple[int, ...]
     in_forward: bool = False
     gather: MeasuredCurve | None = None
+    drafting: MeasuredCurve | None = None
+    launch_us: float | None = None
 
     def time_us(self, message_bytes: Floats) -> Floats:
         """Time [µs]: log time linear in log size between sizes, exact at them; outside, a flagged extrapolation.

@@ -1,4 +1,4 @@
-"""How many requests and tokens a forward really runs, padded to a CUDA graph that the engine captured (section 5).
+"""What an engine runs in captured CUDA graphs and beside them: requests and tokens as they are padded, single launches (section 5).
 
 A forward runs in the smallest graph that holds it; above the largest it runs eagerly, as it is. SGLang captures by
 requests, and verify, draft and re-extend share one list; vLLM captures by tokens, whatever the requests. Sources: SGLang
@@ -97,6 +97,20 @@ def padded_draft_tokens(
         return np.asarray(padded_requests(batch, width, engine, version) * branches)
     tokens = batch * branches
     return _or_eager(_vllm_graph(tokens / width, width, version, None), tokens)
+
+
+_VLLM_LAUNCHES, _VLLM_LAUNCHES_EACH = 38.0, 5.5
+"""Single launches of vLLM 0.24's cycle with one draft forward, and of each further one: with three 23, 6, 5 and 15 lie between its graphs."""
+
+
+def single_launches(draft_forwards: FloatArray, engine: str | None) -> FloatArray:
+    """Kernels and copies that a cycle launches beside its graphs, of shape (n,); 0 without drafts, and where nobody counted them.
+
+    Counted in profiles of vLLM 0.24 with three drafts on two H200s (calibration/data/h200x2h_kernels.csv).
+    """
+    if _known(engine) != "vllm":
+        return np.zeros_like(draft_forwards)
+    return np.where(draft_forwards > 0, _VLLM_LAUNCHES + _VLLM_LAUNCHES_EACH * (draft_forwards - 1.0), 0.0)
 
 
 def is_captured(

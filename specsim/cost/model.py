@@ -15,7 +15,7 @@ from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
 from specsim.cost.derived import DerivedSetting, never_run
 from specsim.cost.step_change import gathers
-from specsim.cost.terms import BARE, KV_READ, PADDED, PLAIN, TERM_BY_NAME, Cycle
+from specsim.cost.terms import BARE, KV_READ, PADDED, PHASES, PLAIN, TERM_BY_NAME, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import (
     CONTEXT_TOLERANCE,
@@ -246,13 +246,14 @@ class CostModel:
         """Time of one phase, φᵀθ, as a sum of the terms fitted for it (eq. 2–5).
 
         Where graphs are off and the host's time is told, the longer of that and the device's; under a derived setting
-        its base's, changed by eq. 17.
+        its base's, changed by eq. 17: by all of it where the fit has the phase in another's terms.
         """
         derived = self._derived(nccl)
         if derived is not None:
             base = self.phase(phase, cycle, derived.base)
             changed = base.value + derived.change_ms(phase, cycle)
-            return Estimate(np.maximum(changed, _LEAST_LEFT * base.value), base.gradient)
+            least = np.where(base.value > 0, _LEAST_LEFT * base.value, -np.inf)
+            return Estimate(np.maximum(changed, least), base.gradient)
         device = self._sum(phase, cycle, nccl, hosted=False)
         if not (cycle.eager.any() and any(TERM_BY_NAME[c.name].hosted for c in self.coefficients)):
             return device
@@ -412,7 +413,7 @@ class CostModel:
         derived = self._derived(nccl)
         if derived is None or derived.draft is None:
             return np.zeros_like(cycle.batch_size)
-        return derived.change_ms("draft", cycle) + derived.change_ms("extend", cycle)
+        return np.asarray(np.sum([derived.change_ms(phase, cycle) for phase in PHASES[1:]], axis=0))
 
     def verify(self, cycle: Cycle, nccl: str) -> Readings:
         """Verify time under a setting (eq. 2), by the readings of section 6 where the width was not measured.

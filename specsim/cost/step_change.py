@@ -98,17 +98,35 @@ def forward_change_ms(
     return float(kept) if np.ndim(tokens) == 0 else kept
 
 
+def in_cycles(curves: tuple[AllReduceCurve, ...], draft: Shape | None) -> tuple[AllReduceCurve, ...]:
+    """The curves that a drafting cycle's all-reduces are read off (eq. 17).
+
+    Those of forwards between a drafter's graphs, where that was measured under all of the settings and the drafter
+    communicates: NCCL's all-reduces take longer there, another implementation's do not.
+    """
+    beside = [curve.drafting for curve in curves if isinstance(curve, MeasuredCurve) and curve.drafting is not None]
+    return tuple(beside) if draft is not None and len(beside) == len(curves) else curves
+
+
+def launch_change_ms(before: AllReduceCurve, after: AllReduceCurve, launches: FloatArray) -> FloatArray:
+    """Change of so many single launches [ms], at their shape; 0 where those were not measured under both (eq. 17)."""
+    each = [curve.launch_us for curve in (before, after) if isinstance(curve, MeasuredCurve) and curve.launch_us]
+    return launches * ((each[1] - each[0]) / 1000.0 if len(each) == 2 else 0.0)
+
+
 @dataclass(frozen=True)
 class StepChange:
     """Changes of n cycles by phase and of plain decode at their batch sizes [ms], each of shape (n,) (eq. 17).
 
-    `extrapolated` and `logits_extrapolated` say where an all-reduce or a gather of logits of the cycle or of decode lies
-    outside either curve, `custom` where verify's is carried by a custom all-reduce.
+    `launch_ms` is what single launches between forwards take more. `extrapolated` and `logits_extrapolated` say where an
+    all-reduce or a gather of logits of the cycle or of decode lies outside either curve, `custom` where verify's is carried by
+    a custom all-reduce.
     """
 
     verify_ms: FloatArray
     draft_ms: FloatArray
     extend_ms: FloatArray
+    launch_ms: FloatArray
     decode_ms: FloatArray
     extrapolated: BoolArray
     logits_extrapolated: BoolArray
@@ -116,8 +134,8 @@ class StepChange:
 
     @property
     def cycle_ms(self) -> FloatArray:
-        """Verify, draft and re-extend together; the rest of a cycle has no all-reduce."""
-        return self.verify_ms + self.draft_ms + self.extend_ms
+        """Verify, draft, re-extend and single launches together; the rest of a cycle does not depend on all-reduces."""
+        return self.verify_ms + self.draft_ms + self.extend_ms + self.launch_ms
 
 
 def step_change(
@@ -135,28 +153,31 @@ def step_change(
     Without `draft` the drafter communicates nothing (it runs on one GPU, or is a lookup); its forwards are those of
     eq. 3, and `extend_forwards` of T tokens after the verify (eq. 4). Messages have the tokens that graphs are padded to
     (`Cycle.captured`), and so have a draft's logits; those of verify and decode are sampled of the tokens alone. Logits are
-    `gathered` under both by NCCL, else not counted: a kernel that only reduces says nothing of it.
+    `gathered` under both by NCCL, else not counted: a kernel that only reduces says nothing of it. Cycles that draft are told
+    by what was measured between drafts, where it was (`in_cycles`).
     """
+    curves = (before, after)
+    beside = in_cycles(curves, draft)
 
-    def change(shape: Shape, tokens: FloatArray, positions: FloatArray) -> FloatArray:
-        asked = positions if gathered else None
-        return np.asarray(forward_change_ms(before, after, shape, tokens, custom, asked))
+    def change(of: tuple[AllReduceCurve, ...], shape: Shape, tokens: FloatArray, positions: FloatArray) -> FloatArray:
+        return np.asarray(forward_change_ms(of[0], of[1], shape, tokens, custom, positions if gathered else None))
 
     nothing = np.zeros_like(cycle.batch_size)
     drafted = extended = nothing
     if draft is not None:
         wide, narrow = draft_forwards(cycle)
-        whole = change(draft, cycle.padded_verify, last_positions(cycle))
-        drafted = wide * whole + narrow * change(draft, cycle.padded_draft, cycle.padded_draft)
+        whole = change(beside, draft, cycle.padded_verify, last_positions(cycle))
+        drafted = wide * whole + narrow * change(beside, draft, cycle.padded_draft, cycle.padded_draft)
         extended = extend_forwards * cycle.drafts * whole
-    curves = (before, after)
+    verify = [change(of, target, cycle.padded_verify, cycle.verify_tokens) for of in (beside, curves)]
     messages, logits = beyond_cycle(curves, cycle, target, draft, extend_forwards)
     decode_messages, decode_logits = beyond_decode(curves, cycle, target)
     return StepChange(
-        change(target, cycle.padded_verify, cycle.verify_tokens),
+        np.where(cycle.drafts > 0, *verify),
         drafted,
         extended,
-        change(target, cycle.padded_decode, cycle.batch_size),
+        launch_change_ms(beside[0], beside[1], cycle.launches),
+        change(curves, target, cycle.padded_decode, cycle.batch_size),
         messages | decode_messages,
         (logits | decode_logits) & gathered,
         carried_by_custom(custom, np.asarray(target.message_bytes(cycle.padded_verify))),
@@ -167,17 +188,20 @@ def beyond_cycle(
     curves: tuple[AllReduceCurve, ...], cycle: Cycle, target: Shape, draft: Shape | None, extend_forwards: int
 ) -> tuple[BoolArray, BoolArray]:
     """Where a cycle's all-reduces, and where its gathers of logits, lie outside any of the curves; shapes (n,)."""
-    everywhere = np.ones(cycle.batch_size.shape, dtype=bool)
-    forwards = [(everywhere, target, cycle.padded_verify, cycle.verify_tokens)]
+    drafts, beside = cycle.drafts > 0, in_cycles(curves, draft)
+    forwards = [
+        (drafts, beside, target, cycle.padded_verify, cycle.verify_tokens),
+        (~drafts, curves, target, cycle.padded_verify, cycle.verify_tokens),
+    ]
     if draft is not None:
         wide, narrow = draft_forwards(cycle)
         whole = (wide > 0) | ((cycle.num_steps > 0) & (extend_forwards > 0))
         forwards += [
-            (whole, draft, cycle.padded_verify, last_positions(cycle)),
-            (narrow > 0, draft, cycle.padded_draft, cycle.padded_draft),
+            (whole, beside, draft, cycle.padded_verify, last_positions(cycle)),
+            (narrow > 0, beside, draft, cycle.padded_draft, cycle.padded_draft),
         ]
-    messages = [there & _outside(curves, shape.message_bytes(tokens)) for there, shape, tokens, _ in forwards]
-    logits = [there & _logits_outside(curves, shape, positions) for there, shape, _, positions in forwards]
+    messages = [there & _outside(of, shape.message_bytes(tokens)) for there, of, shape, tokens, _ in forwards]
+    logits = [there & _logits_outside(of, shape, positions) for there, of, shape, _, positions in forwards]
     return np.logical_or.reduce(messages), np.logical_or.reduce(logits)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from specsim.cost.bare_forwards import BareForwards
-from specsim.cost.graph_padding import padded_draft_tokens, padded_tokens
+from specsim.cost.graph_padding import padded_draft_tokens, padded_tokens, single_launches
 from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 
@@ -22,8 +22,8 @@ class Cycle:
 
     `context_len` is the mean of a request's tokens in the KV cache, `eager` 1 where kernels are launched one by one
     (CUDA graphs off). `padded_verify`, `padded_draft` and `padded_decode` are the tokens that the captured graph runs, in the
-    verify, in a draft forward of the branches and in plain decode of the same requests; `bare_verify` and `bare_decode` what a bare forward of their tokens takes [ms],
-    NaN where none was given.
+    verify, in a draft forward of the branches and in plain decode of the same requests, `launches` what is launched beside graphs;
+    `bare_verify` and `bare_decode` are what a bare forward of their tokens takes [ms], NaN where none was given.
     """
 
     batch_size: FloatArray
@@ -37,6 +37,7 @@ class Cycle:
     padded_verify: FloatArray
     padded_draft: FloatArray
     padded_decode: FloatArray
+    launches: FloatArray
     bare_verify: FloatArray
     bare_decode: FloatArray
 
@@ -71,16 +72,17 @@ class Cycle:
         forwards, tokens = first + looped, batch * (first * width + looped * topk)
         bare = np.full(batch.shape, np.nan)
         return cls(batch, steps, topk, width, forwards, tokens, context, launched,
-                   batch * width, batch * topk, batch, bare, bare)  # fmt: skip
+                   batch * width, batch * topk, batch, np.zeros_like(batch), bare, bare)  # fmt: skip
 
     def captured(self, engine: str | None, version: str | None) -> Cycle:
-        """The cycles padded to the graphs that an engine captures, where graphs are on (`graph_padding`)."""
+        """The cycles in the graphs that an engine captures, and what it launches beside them, where graphs are on (`graph_padding`)."""
         batch, width, graphs = self.batch_size, self.num_draft_tokens, self.eager == 0
         verify = np.where(graphs, padded_tokens(batch, width, engine, version), self.verify_tokens)
         branches = batch * self.topk
         draft = np.where(graphs, padded_draft_tokens(batch, self.topk, width, engine, version), branches)
         decode = np.where(graphs, padded_tokens(batch, 1, engine, version, speculative=False), batch)
-        return replace(self, padded_verify=verify, padded_draft=draft, padded_decode=decode)
+        launches = np.where(graphs, single_launches(self.draft_forwards, engine), 0.0)
+        return replace(self, padded_verify=verify, padded_draft=draft, padded_decode=decode, launches=launches)
 
     def over(self, bare: BareForwards) -> Cycle:
         """The cycles with what bare forwards of their tokens take."""

@@ -11,7 +11,7 @@ from specsim.cost.allreduce import PRIOR_WARNING, AllReduceCurve, MeasuredCurve,
 from specsim.cost.custom_allreduce import CustomPath, Wiring, custom_paths
 from specsim.cost.derived import DerivedSetting
 from specsim.cost.model import CostModel
-from specsim.cost.step_change import Shape, StepChange, forward_ms, gather_ms, gathers_measured, step_change
+from specsim.cost.step_change import Shape, StepChange, forward_ms, gather_ms, gathers_measured, in_cycles, step_change
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError, UnknownSettingError
 from specsim.fitting.allreduce import fit_affine
@@ -19,7 +19,16 @@ from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
-from specsim.runs.allreduce import CONDITIONS, IN_A_FORWARD, NCCL, AllReduceSetting, AllReduceTable
+from specsim.runs.allreduce import (
+    BESIDE_DRAFTS,
+    CONDITIONS,
+    GATHER,
+    IN_A_FORWARD,
+    LAUNCH,
+    NCCL,
+    AllReduceSetting,
+    AllReduceTable,
+)
 
 MICROBENCHMARK = (
     "a forward reads weights between its all-reduces: made back to back a table gave a forward with 64 of them on two"
@@ -139,8 +148,14 @@ def _rows(
     asked: Compared, cycle: Cycle, start: AllReduceCurve, curve: AllReduceCurve, change: StepChange, gathered: bool
 ) -> Iterator[Record]:
     message = np.asarray(asked.target.message_bytes(cycle.padded_verify))
-    times: list[FloatArray] = [np.asarray(c.time_us(message)) for c in (start, curve)]
-    whole = [np.asarray(forward_ms(c, asked.target, cycle.padded_verify)) for c in (start, curve)]
+    alone, drafts = (start, curve), cycle.drafts > 0
+    beside = in_cycles(alone, asked.draft)
+    times: list[FloatArray] = []
+    whole: list[FloatArray] = []
+    for in_cycle, in_decode in zip(beside, alone, strict=True):
+        times.append(np.where(drafts, in_cycle.time_us(message), in_decode.time_us(message)))
+        forwards = (forward_ms(each, asked.target, cycle.padded_verify) for each in (in_cycle, in_decode))
+        whole.append(np.where(drafts, *forwards))
     gathers = [np.asarray(ms) for ms in gather_ms((start, curve), asked.target, cycle.verify_tokens)]
     logits = np.asarray(asked.target.logits_bytes(cycle.verify_tokens))
     for at in range(message.size):
@@ -160,12 +175,14 @@ def _rows(
             "to_gather_ms": float(gathers[1][at]) if gathered else None,
             "verify_change_ms": float(change.verify_ms[at]),
             "draft_change_ms": float(change.draft_ms[at] + change.extend_ms[at]),
+            "launch_change_ms": float(change.launch_ms[at]),
             "cycle_change_ms": float(change.cycle_ms[at]),
             "decode_change_ms": float(change.decode_ms[at]),
             "prior": not isinstance(curve, MeasuredCurve),
             "extrapolated": bool(change.extrapolated[at]),
             "logits_extrapolated": bool(change.logits_extrapolated[at]),
             "gather_measured": gathered and gathers_measured(start, curve),
+            "drafts_measured": bool(drafts[at]) and beside is not alone,
             "custom_all_reduce": bool(change.custom[at]),
         }
 
@@ -203,6 +220,7 @@ def _notes(asked: Compared, start: str, rows: list[Record], measured: AllReduceT
     if of_nccl:
         yield _about_custom(asked, of_nccl)
     yield from _about_gathers(asked, of_nccl, measured)
+    yield from _about_drafts(asked, start, rows, measured)
     if asked.target.vocab_size is None:
         yield (
             "the embedding's all-reduce and the gather of logits are not counted: state --vocab-size where the vocabulary is"
@@ -267,10 +285,33 @@ def _about_gathers(asked: Compared, rows: list[Record], measured: AllReduceTable
             yield f"logits' gathers are measured ones, made back to back, to {', '.join(by[True])}"
         if by[False] and any(gathers_measured(curve) for curve in asked.curves):
             yield f"logits' gathers are half an all-reduce to {', '.join(by[False])}: not measured under both settings"
-    if measured and (alone := measured.unused_gathers):
+    if measured and (alone := measured.unused(GATHER)):
         yield (
             f"gathers of {', '.join(alone)} are not used: the tables have no all-reduces of that name, graph mode, ranks, hardware and"
             " NCCL version, or not one kind of gathers"
+        )
+
+
+def _about_drafts(asked: Compared, start: str, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:
+    """What drafting cycles rest on, what they lack, and rows that nothing was read off."""
+    by = {known: dict.fromkeys(row["setting"] for row in rows if row["num_steps"] and row["drafts_measured"] is known)
+          for known in (True, False)}  # fmt: skip
+    if by[True]:
+        yield (
+            f"cycles that draft are told by all-reduces and single launches measured between a drafter's graphs, to {', '.join(by[True])}"
+        )
+    across = [label for label in by[False] if not asked.both_of_nccl(start, label)]
+    if across and asked.draft is not None:
+        yield (
+            f"cycles that draft are told to {', '.join(across)} by all-reduces that were measured without drafts: NCCL's, and single launches"
+            " beside them, take longer between a drafter's graphs, others' do not (python -m calibration allreduce --model measures both)"
+        )
+    if measured and (
+        alone := dict.fromkeys(name for each in (BESIDE_DRAFTS, LAUNCH) for name in measured.unused(each))
+    ):
+        yield (
+            f"what {', '.join(alone)} takes beside drafts is not used: the tables have none in a forward of that name, graph mode, ranks,"
+            " hardware and NCCL version"
         )
 
 
@@ -332,6 +373,8 @@ def affine_words(setting: Record) -> str:
 
 def _changes_table(record: Record) -> str:
     gathers = bool(record["target"]["vocab_size"])
+    launches = ("launch",) * any(row["launch_change_ms"] for row in record["rows"])
+    parts = ("verify", "draft", *launches, "cycle", "decode")
     columns = (
         "setting",
         "batch",
@@ -341,10 +384,7 @@ def _changes_table(record: Record) -> str:
         "µs after",
         "in verify",
         *(("gather",) if gathers else ()),
-        "verify",
-        "draft",
-        "cycle",
-        "decode",
+        *("launches" if part == "launch" else part for part in parts),
     )
     rows = [
         (
@@ -358,7 +398,7 @@ def _changes_table(record: Record) -> str:
             number(row["to_us"], 1),
             number(row["to_all_reduce_ms"], 2),
             *((_gather(row),) if gathers else ()),
-            *(signed(row[f"{name}_change_ms"]) for name in ("verify", "draft", "cycle", "decode")),
+            *(signed(row[f"{part}_change_ms"]) for part in parts),
         )
         for row in record["rows"]
     ]

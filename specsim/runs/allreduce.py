@@ -15,8 +15,15 @@ NCCL = "nccl"
 IN_A_FORWARD = "in a forward"
 """The pattern of all-reduces that were measured where they are paid: what a forward takes longer with them, over them."""
 
+BESIDE_DRAFTS, LAUNCH = "in a forward beside drafts", "single launch beside drafts"
+"""The patterns of the same in a forward that runs between a drafter's, and of rows that are no all-reduces: from one kernel that is launched
+singly there to the next."""
+
 GATHER = "gather of logits"
 """The pattern of rows that are no all-reduces: a gather of so many bytes, all ranks' parts together."""
+
+COMPANIONS = (GATHER, BESIDE_DRAFTS, LAUNCH)
+"""Patterns of rows that go with others' curves and are none of their own."""
 
 CONDITIONS = ("cuda_graph", "pattern", "ranks", "hardware", "nccl_version")
 """What a row may state beside its setting; rows that differ in one are never repeats of each other."""
@@ -79,30 +86,33 @@ class AllReduceTable:
         """Every setting's curve, in the order of the rows.
 
         Where a setting states out-of-place and in-place times, those asked for are used. A label is extended by the
-        conditions that its rows differ in. Gathers go with the settings of their name and conditions.
+        conditions that its rows differ in. Gathers go with the settings of their name and conditions, what was measured beside
+        drafts with those of them in a forward.
         """
         groups: dict[tuple[object, ...], list[AllReduceRow]] = {}
         for row in _placed(self.all_reduces, in_place):
             groups.setdefault((row.name, row.implementation, *row.conditions), []).append(row)
         differing = _differing([rows[0] for rows in groups.values()])
-        gathers = _placed(self.gathers, in_place)
-        return tuple(_setting(rows, differing[rows[0].name], _beside(rows[0], gathers)) for rows in groups.values())
+        companions = [_placed(self.of(pattern), in_place) for pattern in COMPANIONS]
+        return tuple(
+            _setting(rows, differing[rows[0].name], *(_beside(rows[0], others) for others in companions))
+            for rows in groups.values()
+        )
 
     @property
     def all_reduces(self) -> tuple[AllReduceRow, ...]:
-        """The rows that are all-reduces."""
-        return tuple(row for row in self.rows if row.pattern != GATHER)
+        """The rows that are all-reduces of a setting of its own."""
+        return tuple(row for row in self.rows if row.pattern not in COMPANIONS)
 
-    @property
-    def gathers(self) -> tuple[AllReduceRow, ...]:
-        """The rows that are gathers."""
-        return tuple(row for row in self.rows if row.pattern == GATHER)
+    def of(self, pattern: str) -> tuple[AllReduceRow, ...]:
+        """The rows of a pattern."""
+        return tuple(row for row in self.rows if row.pattern == pattern)
 
-    @property
-    def unused_gathers(self) -> tuple[str, ...]:
-        """Names of which there are gathers, but none that goes with an all-reduce of that name, in place or not."""
-        used = {row.name for row in self.all_reduces if _beside(row, self.gathers)}
-        return tuple(dict.fromkeys(row.name for row in self.gathers if row.name not in used))
+    def unused(self, pattern: str) -> tuple[str, ...]:
+        """Names of which there are rows of a pattern, but none that goes with an all-reduce of that name, in place or not."""
+        rows = self.of(pattern)
+        used = {row.name for row in self.all_reduces if _beside(row, rows)}
+        return tuple(dict.fromkeys(row.name for row in rows if row.name not in used))
 
 
 def _placed(rows: tuple[AllReduceRow, ...], in_place: bool) -> list[AllReduceRow]:
@@ -114,13 +124,15 @@ def _placed(rows: tuple[AllReduceRow, ...], in_place: bool) -> list[AllReduceRow
 _SHARED = tuple(name for name in CONDITIONS if name != "pattern")
 
 
-def _beside(row: AllReduceRow, gathers: Sequence[AllReduceRow]) -> list[AllReduceRow]:
-    """The gathers of one set of conditions that an all-reduce goes with, as far as both state them; of both modes graphs'.
+def _beside(row: AllReduceRow, others: Sequence[AllReduceRow]) -> list[AllReduceRow]:
+    """Gathers, say, of one set of conditions that an all-reduce goes with, as far as both state them; of both modes graphs'.
 
-    None where what it leaves unstated is not the same in all of them.
+    None where what it leaves unstated is not the same in all of them; what was measured beside drafts goes with forwards alone.
     """
     groups: dict[tuple[object, ...], list[AllReduceRow]] = {}
-    for each in gathers:
+    if others and others[0].pattern != GATHER and row.pattern != IN_A_FORWARD:
+        return []
+    for each in others:
         alike = all(_alike(getattr(each, name), getattr(row, name)) for name in _SHARED)
         if alike and (each.name, each.implementation) == (row.name, row.implementation):
             groups.setdefault(tuple(getattr(each, name) for name in _SHARED), []).append(each)
@@ -134,14 +146,21 @@ def _alike(one: object, other: object) -> bool:
 
 
 def _setting(
-    rows: list[AllReduceRow], told_apart_by: tuple[str, ...], gathered: list[AllReduceRow]
+    rows: list[AllReduceRow],
+    told_apart_by: tuple[str, ...],
+    gathered: list[AllReduceRow],
+    drafting: list[AllReduceRow],
+    launches: list[AllReduceRow],
 ) -> AllReduceSetting:
     first = rows[0]
     label = ", ".join([first.name, *(_said(name, getattr(first, name)) for name in told_apart_by)])
     sources = tuple(dict.fromkeys(row.source for row in rows if row.source))
-    curve = _curve(label, rows, first.pattern == IN_A_FORWARD)
-    if gathered:
-        curve = replace(curve, gather=_curve(f"{label}, gather", gathered))
+    gather = _curve(f"{label}, gather", gathered) if gathered else None
+    curve = replace(_curve(label, rows, first.pattern == IN_A_FORWARD), gather=gather)
+    if drafting:
+        launch_us = float(np.median([row.time_us for row in launches])) if launches else None
+        beside = _curve(f"{label}, beside drafts", drafting, in_forward=True)
+        curve = replace(curve, drafting=replace(beside, gather=gather, launch_us=launch_us))
     return AllReduceSetting(label, first.implementation, first.ranks, first.hardware, sources, curve)
 
 

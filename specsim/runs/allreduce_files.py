@@ -33,7 +33,10 @@ def load_allreduce(paths: Iterable[tuple[str | None, Path]]) -> AllReduceTable:
         notes += said
     table = AllReduceTable(tuple(rows), tuple(notes))
     if rows and not table.all_reduces:
-        faults.append(Fault(rows[0].where, "pattern", "every row is a gather", "give a table of all-reduces beside it"))
+        patterns = " or ".join(dict.fromkeys(f"{row.pattern!r}" for row in rows))
+        faults.append(
+            Fault(rows[0].where, "pattern", f"is {patterns} in every row", "give a table of all-reduces beside it")
+        )
     if faults:
         raise InputError(faults)
     return table

@@ -214,6 +214,9 @@ def test_allreduce_over_processes(tmp_path, monkeypatch):
     assert out.read_bytes() == before
     (felt,) = load_allreduce([(None, tmp_path / "table-in-forward.csv")]).settings()
     assert felt.curve.in_forward
+    assert felt.curve.drafting is not None
+    assert felt.curve.drafting.sizes == felt.curve.sizes
+    assert felt.curve.drafting.launch_us is not None
     assert not setting.curve.in_forward
     assert {path.name for path in tmp_path.glob("*.csv")} == {
         f"table{name}.csv" for name in ("", "-after", "-after-cold", "-gather", "-forward", "-in-forward")

@@ -10,7 +10,8 @@ from specsim.cli.main import main
 
 HERE = Path(__file__).parent
 TABLE = HERE.parent / "validation" / "data" / "h200x2_allreduce.csv"
-IN_FORWARD = HERE.parents[1] / "calibration" / "data" / "h200x2_in_forward_allreduce.csv"
+MEASURED = HERE.parents[1] / "calibration" / "data"
+IN_FORWARD, GATHERS = (MEASURED / f"h200x2g_{name}.csv" for name in ("in_forward_allreduce", "gather"))
 COMMANDS = {
     "comm.txt": ["comm"],
     "comm_help.txt": ["comm", "--help"],
@@ -32,6 +33,7 @@ COMMANDS = {
     "comm_in_forward.txt": [
         "comm",
         str(IN_FORWARD),
+        str(GATHERS),
         "--layers",
         "32",
         "--hidden-size",
@@ -44,6 +46,8 @@ COMMANDS = {
         "32000",
         "--engine",
         "vllm",
+        "--engine-version",
+        "0.24.0",
         "--batch-size",
         "1,64",
         "--num-draft-tokens",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -75,16 +77,41 @@ def test_changes_are_antisymmetric_additive_in_layers_and_zero_between_equals(a,
     assert there == pytest.approx(forward_ms(after, shape, tokens) - forward_ms(before, shape, tokens))
 
 
-@given(tables, tables, st.integers(1, 32), st.sampled_from(["sglang", "vllm", None]))
-def test_a_step_takes_arrays_as_it_takes_each_cell(a, b, batch, engine):
-    before, after, target, draft = curve(a, "a"), curve(b, "b"), Shape(8, 4096), Shape(1, 2048)
-    widths = np.array([1, 2, 5])
-    together = Cycle.of(SpecConfig(widths - 1, 1, widths), Workload(batch), engine)
+def measured(rows, drafting, launch_us):
+    """A curve, and where there are such rows what was measured between drafts beside it."""
+    beside = replace(curve(drafting), launch_us=launch_us) if drafting else None
+    return replace(curve(rows), drafting=beside)
+
+
+settings_measured = st.builds(measured, tables, st.one_of(st.none(), tables), st.one_of(st.none(), st.floats(0.5, 50)))
+
+
+@given(settings_measured, settings_measured, st.integers(1, 32), st.sampled_from(["sglang", "vllm", None]))
+def test_a_step_takes_arrays_as_it_takes_each_cell(before, after, batch, engine):
+    target, draft, widths = Shape(8, 4096), Shape(1, 2048), np.array([1, 2, 5])
+    together = Cycle.of(SpecConfig(widths - 1, 1, widths), Workload(batch), engine).captured(engine, None)
     all_of_them = step_change(before, after, together, target, draft, 1)
     for at, width in enumerate(widths.tolist()):
-        alone = Cycle.of(SpecConfig.of(num_draft_tokens=width), Workload(batch), engine)
+        alone = Cycle.of(SpecConfig.of(num_draft_tokens=width), Workload(batch), engine).captured(engine, None)
         assert step_change(before, after, alone, target, draft, 1).cycle_ms == pytest.approx(all_of_them.cycle_ms[at])
-    assert all_of_them.draft_ms[0] == all_of_them.extend_ms[0] == 0  # no drafts at width 1
+    assert all_of_them.draft_ms[0] == all_of_them.extend_ms[0] == all_of_them.launch_ms[0] == 0  # no drafts at width 1
+
+
+@given(settings_measured, settings_measured, settings_measured, st.integers(1, 32))
+def test_a_step_there_and_back_changes_nothing_and_steps_add_up_where_all_were_measured_alike(a, b, c, batch):
+    cycle = Cycle.of(SpecConfig(3, 1, 4), Workload(batch), "vllm").captured("vllm", None)
+
+    def change(before, after):
+        return step_change(before, after, cycle, Shape(8, 4096), Shape(1, 2048)).cycle_ms[0]
+
+    assert change(a, a) == 0
+    assert change(a, b) == pytest.approx(-change(b, a))
+    beside = [
+        (each.drafting is not None, each.drafting is not None and each.drafting.launch_us is not None)
+        for each in (a, b, c)
+    ]
+    if len(set(beside)) == 1:
+        assert change(a, b) + change(b, c) == pytest.approx(change(a, c), abs=1e-6)
 
 
 # -- the parser -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from specsim import SpecConfig, Workload
 from specsim.cost.allreduce import NcclPrior, measured_curve, nccl_priors
 from specsim.cost.custom_allreduce import Wiring, carried_by_custom, custom_paths
+from specsim.cost.graph_padding import single_launches
 from specsim.cost.step_change import Shape, draft_forwards, forward_change_ms, forward_ms, step_change
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError
@@ -228,6 +229,59 @@ def test_gathers_that_were_measured_under_both_settings_stand_in_for_halves_of_a
     beyond = step_change(slow, short, cycle, shape)
     assert beyond.logits_extrapolated.all()
     assert not beyond.extrapolated.any()
+
+
+def beside(alone_us, drafting_us, launch_us):
+    """Flat curves: an all-reduce in a forward, one in a forward between drafts, and a single launch there."""
+    wide = (1000, 1e9)
+    drafting = replace(curve(*((size, drafting_us) for size in wide)), launch_us=launch_us)
+    return replace(curve(*((size, alone_us) for size in wide)), drafting=drafting)
+
+
+def test_cycles_that_draft_are_told_by_what_was_measured_between_drafts_and_decode_is_not():
+    """40 → 10 µs alone, 43 → 10 beside drafts, launches 3 → 1 µs: 20 all-reduces in verify, 2 in each of three draft forwards."""
+    nccl, own = beside(40.0, 43.0, 3.0), beside(10.0, 10.0, 1.0)
+    drafts = Cycle.of(SpecConfig(3, 1, 4, "eagle3"), Workload(2), "vllm").captured("vllm", "0.24.0")
+    found = step_change(nccl, own, drafts, Shape(10, 500), Shape(1, 500))
+    assert found.verify_ms == pytest.approx([20 * -0.033])
+    assert found.draft_ms == pytest.approx([3 * 2 * -0.033])
+    assert found.launch_ms == pytest.approx([49 * -0.002])
+    assert found.cycle_ms == pytest.approx([26 * -0.033 - 0.098])
+    assert found.decode_ms == pytest.approx([20 * -0.03])
+    plain = Cycle.of(SpecConfig(0, 1, 1), Workload(2), "vllm").captured("vllm", "0.24.0")
+    at_once = step_change(nccl, own, plain, Shape(10, 500), Shape(1, 500))
+    assert at_once.verify_ms == at_once.decode_ms == at_once.cycle_ms == pytest.approx([20 * -0.03])
+
+
+def test_what_was_measured_between_drafts_counts_for_both_settings_and_split_drafters_alone():
+    nccl, own = beside(40.0, 43.0, 3.0), beside(10.0, 10.0, 1.0)
+    drafts = Cycle.of(SpecConfig(3, 1, 4, "eagle3"), Workload(2), "vllm").captured("vllm", "0.24.0")
+    split = Shape(1, 500)
+    for before, after, draft in ((nccl, replace(own, drafting=None), split), (replace(nccl, drafting=None), own, split),
+                                 (nccl, own, None)):  # fmt: skip
+        found = step_change(before, after, drafts, Shape(10, 500), draft)
+        assert (found.verify_ms, found.launch_ms) == (pytest.approx([20 * -0.03]), pytest.approx([0.0]))
+    unlaunched = beside(10.0, 10.0, None)
+    assert step_change(nccl, unlaunched, drafts, Shape(10, 500), split).launch_ms == pytest.approx([0.0])
+
+
+def test_messages_between_drafts_are_flagged_by_the_table_made_between_drafts():
+    """Verify's eight tokens are 8,000 bytes; the tables end there alone, and before that beside drafts."""
+    long, short = curve((1000, 40.0), (8000, 40.0)), curve((1000, 43.0), (7999, 43.0))
+    cycle = Cycle.of(SpecConfig(3, 1, 4, "eagle3"), Workload(2), "vllm").captured("vllm", "0.24.0")
+    for drafting, flagged in ((long, False), (short, True)):
+        one = replace(long, drafting=drafting)
+        assert step_change(one, one, cycle, Shape(10, 500), Shape(1, 500)).extrapolated.tolist() == [flagged]
+
+
+def test_single_launches_were_counted_in_vllm_alone():
+    """23, 6, 5 and 15 between the graphs of a cycle with three drafts."""
+    forwards = np.array([0.0, 1.0, 3.0, 5.0])
+    assert single_launches(forwards, "vllm").tolist() == [0, 38, 49, 60]
+    for engine in ("sglang", None):
+        assert single_launches(forwards, engine).tolist() == [0, 0, 0, 0]
+    eager = Cycle.of(SpecConfig(3, 1, 4, "eagle3"), Workload(2), "vllm", eager=True).captured("vllm", "0.24.0")
+    assert eager.launches.tolist() == [0]
 
 
 def test_logits_go_over_nccl_where_a_custom_all_reduce_carries_messages():

@@ -297,7 +297,70 @@ def test_an_engines_version_decides_its_graphs_and_a_models_stands_for_it(run_cl
 def test_gathers_alone_are_no_table(run_cli, csv):
     result = run_cli("comm", csv(*GATHERS), *MODEL)
     assert result.exit_code == 2
-    assert "row 2, pattern: every row is a gather" in result.stderr
+    assert "row 2, pattern: is 'gather of logits' in every row" in result.stderr
+    assert "give a table of all-reduces beside it" in result.stderr
+
+
+BESIDE_DRAFTS = ("nccl,implementation,bytes,time_us,pattern",
+                 *(f"{name},{size},{us},{pattern}" for size in (64, 65536)
+                   for name, us, pattern in (("default,", 40, "in a forward"), ("default,", 43, "In a forward beside drafts"),
+                                             ("default,", 3, "single launch beside drafts"), ("default,own", 10, "in a forward"),
+                                             ("default,own", 9, "in a forward beside drafts"),
+                                             ("default,own", 1, "single launch beside drafts"))))  # fmt: skip
+SPLIT = ("--layers", 10, "--hidden-size", 32, "--draft-layers", 1, "--num-draft-tokens", "1,4")
+
+
+def test_what_was_measured_beside_drafts_tells_cycles_that_draft(run_cli, csv):
+    """20 all-reduces in a forward, 2 in each of three draft forwards, 49 launches in vLLM's cycle; another engine's are not counted."""
+    table = csv(*BESIDE_DRAFTS)
+    record = as_json(run_cli("comm", table, *SPLIT, "--engine", "vllm", "--json"))
+    assert [setting["label"] for setting in record["settings"]] == ["default", "own"]
+    plain, drafts = record["rows"]
+    assert [row["drafts_measured"] for row in (plain, drafts)] == [False, True]
+    assert [row[name] for row in (plain, drafts) for name in ("from_us", "to_us")] == pytest.approx([40, 10, 43, 9])
+    assert drafts["to_all_reduce_ms"] == pytest.approx(0.18)
+    assert (plain["verify_change_ms"], plain["launch_change_ms"]) == (pytest.approx(-0.6), 0.0)
+    assert (drafts["verify_change_ms"], drafts["decode_change_ms"]) == (pytest.approx(-0.68), pytest.approx(-0.6))
+    assert drafts["launch_change_ms"] == pytest.approx(-0.098)
+    assert drafts["cycle_change_ms"] == pytest.approx(-0.68 + drafts["draft_change_ms"] - 0.098)
+    text = " ".join(run_cli("comm", table, *SPLIT, "--engine", "vllm").stdout.split())
+    assert "verify draft launches cycle decode" in text
+    assert "measured between a drafter's graphs, to own" in text
+    assert "without drafts" not in text
+    assert "MIXED" not in text
+    assert "launches cycle" not in " ".join(run_cli("comm", table, *SPLIT, "--engine", "sglang").stdout.split())
+    other = as_json(run_cli("comm", table, *SPLIT, "--engine", "sglang", "--json"))["rows"][1]
+    assert (other["launch_change_ms"], other["verify_change_ms"]) == (0.0, pytest.approx(-0.68))
+
+
+def test_between_implementations_that_were_not_measured_beside_drafts_it_is_said(run_cli, csv):
+    """And rows beside drafts without a forward's are said to be unused."""
+    alone = [row for row in BESIDE_DRAFTS if "own" not in row or row.endswith(",in a forward")]
+    said = " ".join(as_json(run_cli("comm", csv(*alone), *SPLIT, "--json"))["notes"])
+    assert "told to own by all-reduces that were measured without drafts" in said
+    assert "what default takes beside drafts is not used" not in said
+    other = [
+        row.replace("in a forward", "back to back") if "default" in row and row.endswith(",in a forward") else row
+        for row in alone
+    ]
+    said = " ".join(as_json(run_cli("comm", csv(*other), *SPLIT, "--json"))["notes"])
+    assert "what default takes beside drafts is not used" in said
+    nccl = csv("nccl,bytes,time_us", "default,64,40", "LL,64,10")
+    assert "without drafts" not in run_cli("comm", nccl, *SPLIT).stdout
+
+
+def test_a_model_moved_by_what_was_measured_beside_drafts_is_the_table_s(run_cli, csv, tmp_path):
+    """A fit of whole cycles has no term of its own for what lies between forwards: the change is whole all the same."""
+    setup = Setup(engine="vllm", engine_version="0.24.0", cuda_graph=True)
+    whole = [run for run in phase_runs(Truth(), (2, 4, 6), (1, 2, 8)) if {"cycle_ms", "decode_ms"} & set(run.figures)]
+    runs = [replace(run, setup=setup, figures={name: figure for name, figure in run.figures.items() if name in ("cycle_ms", "decode_ms")})
+            for run in whole]  # fmt: skip
+    fit(runs).model.save(tmp_path / "m.json")
+    asked = ("comm", csv(*BESIDE_DRAFTS), *SPLIT, "--engine", "vllm", "--model", tmp_path / "m.json")
+    told = as_json(run_cli(*asked, "--save-model", tmp_path / "n.json", "--json"))["rows"][1]
+    moved = CostModel.load(tmp_path / "n.json")
+    times = {nccl: predict(moved, SpecConfig(3, 1, 4), Workload(1), 1.0, nccl).times.cycle_ms for nccl in ("s", "own")}
+    assert times["own"] - times["s"] == pytest.approx(told["cycle_change_ms"])
 
 
 def test_a_plot_leaves_markers_hollow_where_logits_are_beyond_the_tables(run_cli, csv):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from specsim import CostModel, Setup, SpecConfig, Workload, break_even, fit, predict
 from specsim.cli.main import main
 from specsim.cost.allreduce import MeasuredCurve
-from specsim.cost.derived import DerivedSetting
+from specsim.cost.derived import ACROSS, IN_FORWARDS, DerivedSetting
 from specsim.cost.step_change import Shape
 from specsim.errors import ConfigurationError, UnknownSettingError
 from specsim.sweep import Axes, assumed_law, sweep
@@ -133,6 +133,16 @@ def test_all_reduces_in_a_forward_are_trusted_to_a_fifth_or_a_quarter_of_their_c
         low, high = predict(known, SpecConfig(3, 1, 4), Workload(2), 2.0, "fast").times.cycle_interval
         assert (low, high) == pytest.approx((own[0] - 1.56 - 0.3, own[1] - 1.56 + 0.24))  # of verify's 1.2
     assert replace(in_forwards(derived()), before=curve("s", 100.0, 100.0)).allowed == derived().allowed
+
+
+def test_between_implementations_intervals_are_as_between_nccls_settings_once_measured_beside_drafts(model):
+    felt = in_forwards(replace(derived(), gathered=False))
+    measured = replace(
+        felt, before=replace(felt.before, drafting=felt.before), after=replace(felt.after, drafting=felt.after)
+    )
+    assert felt.allowed == ACROSS
+    assert measured.allowed == IN_FORWARDS
+    assert replace(measured, draft=None).allowed == ACROSS  # whose cycles do not draft over the GPUs
 
 
 def in_forwards(setting):

@@ -6,10 +6,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specsim.runs.allreduce import GATHER, NCCL, AllReduceRow
+from specsim.runs.allreduce import COMPANIONS, IN_A_FORWARD, NCCL, AllReduceRow
 from specsim.runs.formats.checked_csv import checked_rows
 from specsim.runs.run import UNSTATED
 from specsim.runs.schema import Text
+
+_KNOWN = (IN_A_FORWARD, *COMPANIONS)
 
 
 class AllReduceForm(BaseModel):
@@ -40,7 +42,7 @@ class AllReduceForm(BaseModel):
             NCCL if self.implementation is None or self.implementation.lower() == NCCL else self.implementation,
             self.in_place,
             self.cuda_graph,
-            GATHER if self.pattern is not None and self.pattern.lower() == GATHER else self.pattern,
+            next((known for known in _KNOWN if known == (self.pattern or "").lower()), self.pattern),
             self.ranks,
             self.hardware,
             self.nccl_version,
