@@ -249,7 +249,7 @@ Without mixing NCCL forbids that calls of one communicator in graphs and outside
 ([its documentation](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-graph-mixing-support)); whether vLLM keeps to that was not
 looked into, and servers without weights do not show wrong sums. It is measured here to tell why, not as advice.
 
-Where a step's change lies was read off events in servers of two more machines, four and seven on their two GPUs, loaded one by one, one start each, medians of the rank that waited less
+Where a step's change lies was read off events in servers of two more starts, four and seven on two GPUs, loaded one by one, one start each, medians of the rank that waited less
 (`h200x2f_phases.csv`, of one rank alone, and `h200x2h_phases.csv`, as `SPECSIM_PHASES` records them; of the latter's the host was late at small batches). Told by `h200x2g`, and measured [ms]:
 
 {phases}

@@ -19,7 +19,7 @@ from specsim.cost.step_change import gather_ms, step_change
 from specsim.cost.terms import PLAIN, Cycle
 
 MACHINES = ("h200x2f", "h200x2h")
-"""Two machines: on the first nothing else was loaded, on the second seven servers waited and the host was often late."""
+"""Two starts: four servers stood on the GPUs together, then seven, and the host was late at small batches; one was loaded at a time."""
 VERSION = "0.24.0"
 CASES = (("h200x2f", "engine-own", 3), ("h200x2f", "nop2p", 5), ("h200x2h", "engine-own", 0), ("h200x2h", "engine-own", 3),
          ("h200x2h", "no-mixing", 3))  # fmt: skip
