@@ -201,7 +201,7 @@ One all-reduce in a forward, by message:
 ## Served over two GPUs, by NCCL setting
 
 vLLM 0.24.0 without weights, with an EAGLE-3 head and forced acceptance, over two H200s with NVLink: plain decode, 3 and 5 drafts at
-batch 1 to 64, by `python -m calibration serve --tensor-parallel 2`; which loads each file has is in `calibration/data/README.md`. `h200x2d` and `h200x2e` are of one machine each, the former of the tables'
+batch 1 to 64, by `python -m calibration serve --tensor-parallel 2`; which loads each file has is in `calibration/data/README.md`. `h200x2d` and `h200x2e` are of one machine each, the former that of the tables for Ring-LL and Ring-Simple
 (`calibration/data/h200x2d_served_llama-3.1-8b.json` and so on); the three starts of `h200x2` were, by our notes, on three
 machines: plain decode and 3 drafts on the first, 5 drafts on the other two (with the engine's own all-reduce on the first and second), so
 that there every L* of 5 drafts, and the engine's own change at 5, is between machines. `h200x2g` is of one more machine. In each
@@ -219,48 +219,54 @@ and no gather lies outside the tables.
 
 What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests in the first three files: the standard deviation of their parts (half of what
 `min` and `max` lie apart, over √3) is more than {unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on them, and that they were disturbed is an inference. Where none
-stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and {own_steady_within} of {own_steady_of} to the engine's own are within. By how much changes are larger than told
+stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and {own_steady_within} of {own_steady_of} to the engine's own are within. Measured changes are larger than told by
 (means over these files at batch 1, 4, 16 and 64, where no load stands out, ms):
 
 {larger}
 
-On `h200x2g` the host was late: five and four servers stood on its GPUs together, and cycles of fewer than {many} requests with drafts took
-{late_least:.2f} to {late_most:.2f} times those of `h200x2d` under the same default, {late_own_least:.2f} to {late_own_most:.2f} times with the engine's own all-reduce, which leaves a host less time.
-{late_standing} of its {late_loads} loads of fewer than {many} requests stand out. What a host adds is no part of eq. 17: of {late_of} changes {late_within} are told within the aim, of the {late_steady_of} where no
-load stands out {late_steady_within}.
+`h200x2g` is apart. Five and four servers stood on its GPUs together, and we take its host to have been late under drafts (an inference): cycles of fewer than {many} requests with drafts took
+{late_least:.2f} to {late_most:.2f} times those of `h200x2d` under the same default and {late_own_least:.2f} to {late_own_most:.2f} times with the engine's own all-reduce, while forwards alone on these
+two GPUs are told as on others (above). {late_standing} of its {late_loads} loads of fewer than {many} requests stand out, by the same share. What a host adds is no part of eq. 17: of {late_of} changes {late_within} are told within the aim
+(by the other tables, in their order, {late_by_others}), though all-reduces are of the same GPUs; of the {late_steady_of} where no load stands out {late_steady_within}, and {late_outside} of those lie outside their intervals.
 
 ### NCCL's all-reduces between a drafter's graphs
 
-What an all-reduce takes in a forward alone and between draft forwards, and from one single launch there to the next (`h200x2g_forward_llama-3.1-8b.csv`):
+What forwards take longer with all-reduces, over their number: alone, each forward waited for, and between draft forwards, without a wait; and from one single launch there to the next
+(`h200x2g_forward_llama-3.1-8b.csv`; without all-reduces forwards were timed alone for both, so that only differences between settings count):
 
 {beside}
 
-NCCL keeps its calls in graphs and outside them in order (its "graph mixing"), so that its kernels in a graph depend on more than the kernel
-before them. In profiles of servers (`h200x2h_kernels.csv`; medians of the two ranks, µs, steps of 16 tokens) they begin about 2 µs after it, where
-other kernels of a graph begin after 0.1. vLLM 0.24 reduces in a draft's graphs through one communicator and gathers the draft's logits there through another.
-Where both are NCCL's, CUDA lays these graphs over several streams, and then NCCL's kernels in every graph, and all that is launched singly, begin later
-still, on one rank or on both.
-The harness does the same between its forwards. Neither happens with the engine's own all-reduce, whose graphs hold NCCL's gathers alone, nor without
-mixing; two other settings of NCCL change nothing:
+NCCL keeps its calls in graphs and outside them in order, which it calls graph mixing. In profiles of servers (`h200x2h_kernels.csv`; medians of the two ranks, µs, steps of 16
+tokens, one start each) its kernels begin {mixed_least:.1f} µs or more after the kernel before them, without mixing {unmixed_before:.1f} µs, as other kernels of a graph do. Two other settings of NCCL leave that:
 
 {kernels}
 
-Without mixing NCCL forbids that calls of one communicator in graphs and outside them run at once
-([its documentation](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-graph-mixing-support)); whether vLLM keeps to that was not
-looked into, and servers without weights do not show wrong sums. It is measured here to tell why, not as advice.
+With drafts and mixing graphs run on five streams, and single launches begin later on one rank of each of these three starts, all-reduces of the verify graph on one rank of two of them; in one more (`h200x2f_kernels.csv`)
+launches on both and all-reduces on one. Why drafts do that was tried in the harness: forwards of 16 tokens in turn with what stands between them (`h200x2i_drafts.csv`; µs, gaps of the two ranks
+under a profiler, streams of all graphs):
 
-Where a step's change lies was read off events in servers of two more starts, four and seven on two GPUs, loaded one by one, one start each, medians of the rank that waited less
-(`h200x2f_phases.csv`, of one rank alone, and `h200x2h_phases.csv`, as `SPECSIM_PHASES` records them; of the latter's the host was late at small batches). Told by `h200x2g`, and measured [ms]:
+{between}
+
+Draft graphs that only reduce, or that gather logits by the same communicator, change nothing. vLLM 0.24 reduces in a draft's graphs by one communicator and gathers the draft's logits there by
+another: then such graphs are laid over more streams, and all-reduces of the forward's graph and single launches begin later. Not so without mixing, nor where all-reduces are not
+NCCL's.
+
+Without mixing NCCL supports no call outside graphs that is launched while a graph with calls of the same communicator has not ended, even on the same stream
+([its documentation](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-graph-mixing-support)). The harness between drafts is such a use, and whether vLLM is was not looked into; sums were
+checked alone, and servers without weights do not show wrong ones. It is measured here to tell why, not as advice.
+
+Where a step's change lies was read off events in servers of two more starts, four and seven on two GPUs, loaded one by one, one start each (`h200x2f_phases.csv`, of one rank alone, and
+`h200x2h_phases.csv`, as `SPECSIM_PHASES` records them). Told by `h200x2g`, and measured [ms]; each phase by the rank whose median is less, for the other one waits in it, so that a row is not a whole cycle:
 
 {phases}
 
-Verify graphs of cycles that draft change by {least_verify_beside:+.2f} to {most_verify_beside:+.2f} ms more than told; without what was measured beside drafts it were {least_verify_alone:+.2f} to {most_verify_alone:+.2f}.
-Changes by gathers are told within {gathers_off:.0%} (without peer access; a gather itself took
-{server_least:.1f} to {server_most:.1f} times the table's, and of 16 KiB to 4 MiB {gather_least:.2f} to {gather_most:.2f} of an all-reduce of as many bytes back to back).
-To the engine's own all-reduce {rest_least:.2f} to {rest_most:.2f} ms lie where nothing is communicated, {rest_told:.2f} are told: {launches:.0f} single launches, counted in a cycle of three
-drafts. Between NCCL's settings what carries no message differs by {nccl_rest:.2f} ms at most.
+Verify graphs of cycles that draft change by {least_verify_beside:+.2f} to {most_verify_beside:+.2f} ms more than told (by {least_verify_alone:+.2f} to {most_verify_alone:+.2f} without what was measured beside drafts), their draft forwards in all {rows_drafts} rows by more,
+{least_drafts:.2f} to {most_drafts:.2f} ms; why is not known. Changes by gathers without peer access are told within {gathers_off:.1%}; a gather itself took
+{server_least:.1f} to {server_most:.1f} times what `h200x2f_gather.csv` says, and of 16 KiB to 4 MiB {gather_least:.2f} to {gather_most:.2f} of an all-reduce of as many bytes back to back.
+Where nothing is communicated, the engine's own all-reduce saves {rest_least:.2f} to {rest_most:.2f} ms ({rest_told:.2f} told) and no mixing {unmixed_least:.2f} to {unmixed_most:.2f} ({unmixed_told:.2f} told), without peer access {nop2p_rest:.2f} ms differ at most:
+{launches:.0f} single launches, counted in cycles of three drafts. Whole cycles without mixing were {unmixed_1:.2f} and {unmixed_4:.2f} ms longer at batch 1 and 4 all the same: the host came late, with seven servers on it.
 
-That places are left uncounted is no part of what is missed. On one GPU vLLM was made to wait {wait_short:g} or {wait_long:g} µs in each place in which a tensor-parallel one
+That places are left uncounted is not what is missed. On one GPU vLLM was made to wait {wait_short:g} or {wait_long:g} µs in each place in which a tensor-parallel one
 reduces (`calibration serve --settings wait-5,wait-20`), so that the two differ by {wait_apart:g} µs in each of those that eq. 17 counts. To 16 requests
 the difference is paid once for each, within {waits_off:.0%}:
 
@@ -275,9 +281,10 @@ At 64 requests with drafts about a quarter of it is not seen, where power limits
 
 "By the fit" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05 tokens is the aim. On the first three files, by moved
 runs, {moved_close_within} of {moved_close_of} under NCCL's settings are, on the one machine {one_close_within} of {one_close_of}, over NVLink {nvlink_close_within} of {nvlink_close_of}, without peer access
-{nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}, all {own_close_steady_of} where no load stands out. The fit tells {told_close} of NCCL's: it takes the default's cycles for a
-line. Without peer access messages cost by their bytes, so that the length that drafts need grows faster with requests, and machines differ: the
-same L*, measured on two of them where no load stands out, is up to {machines_apart:.2f} tokens apart.
+{nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}, where no load stands out {own_close_steady_within} of {own_close_steady_of}. The fit tells {told_close} of NCCL's: it takes the default's cycles for a
+line. On `h200x2g` {late_close_within} of {late_close_of} are, with errors to {late_close_most:.2f} tokens. Without peer access messages cost by their bytes, so that the length that drafts need grows faster with requests, and machines differ: the
+same L* of 3 drafts, measured on two of them where no load stands out, is up to {machines_apart:.2f} tokens apart. And no table there has the messages of 24 and 96 tokens (5 drafts at batch 4 and 16), whose
+changes are missed by most.
 
 What the engine's own all-reduce saves, both measured (`h200x2`; 5 drafts on other machines than plain decode):
 
@@ -404,6 +411,8 @@ def _waits_and_phases() -> dict[str, object]:
         **accuracy_phases.missed(),
         "phases": accuracy_phases.table(),
         "kernels": accuracy_phases.kernels_table(),
+        "between": accuracy_phases.between_table(),
+        **accuracy_phases.waits_before(),
         "launches": float(single_launches(np.array([3.0]), "vllm")[0]),
         "gather_least": float(accuracy_allreduce.gather_shares()[0]),
         "gather_most": float(accuracy_allreduce.gather_shares()[-1]),
@@ -427,6 +436,7 @@ def _over_two_gpus() -> dict[str, object]:
         "own_steady": page.within(page.BESIDE, parts["own"], steady=True),
         "late": page.within(page.BESIDE, late),
         "late_steady": page.within(page.BESIDE, late, steady=True),
+        "late_close": page.close("length_moved", late),
         "moved_close": page.close("length_moved", of_nccl),
         "one_close": page.close("length_moved", one),
         "own_close_steady": page.close("length_moved", parts["own"], steady=True),
@@ -449,7 +459,10 @@ def _over_two_gpus() -> dict[str, object]:
         "late_least": float(default[0]), "late_most": float(default[-1]),
         "late_own_least": float(own[0]), "late_own_most": float(own[-1]),
         "late_loads": len(page.few_scatters(page.LATE)), "late_standing": len(page.standing_out(page.LATE)),
-        "machines_apart": page.machines_apart("nop2p"),
+        "late_by_others": ", ".join(str(page.within(name, late)[0]) for name in page.TABLES[1:]),
+        "late_outside": page.outside_intervals(late),
+        "late_close_most": max(abs(each.length_moved - each.length) for part in late for each in page.answers(*part)),
+        "machines_apart": page.machines_apart("nop2p", 4),
         **page.loads_told(),
         **{f"{name}_within": found[0] for name, found in counted.items()},
         **{f"{name}_of": found[1] for name, found in counted.items()},

@@ -26,6 +26,9 @@ CASES = (("h200x2f", "engine-own", 3), ("h200x2f", "nop2p", 5), ("h200x2h", "eng
 BATCHES = {"h200x2f": (1, 4, 16), "h200x2h": (1, 4, 16, 64)}
 
 
+BEFORE = "gap before an all-reduce in the verify graph"
+
+
 @dataclass(frozen=True)
 class Parts:
     """A change of a step by its parts [ms]: verify's all-reduces, its gather of logits, draft forwards, and what has no message."""
@@ -38,7 +41,7 @@ class Parts:
 
 @cache
 def _medians() -> dict[tuple[str, str, int, int, str], float]:
-    """Medians of a phase [ms], of either rank the one that waited less."""
+    """Medians of a phase [ms], each of the rank where it is less: a rank that is ahead waits in what it finds first."""
     found: dict[tuple[str, str, int, int, str], float] = {}
     for machine in MACHINES:
         with (HARNESS / f"{machine}_phases.csv").open(encoding="utf-8") as lines:
@@ -88,32 +91,51 @@ def kernels(machine: str) -> dict[tuple[str, int, str], tuple[float, float]]:
     return {key: (min(each), max(each)) for key, each in found.items()}
 
 
-def verify_off() -> dict[str, float]:
-    """By how much measured changes of verify graphs with drafts are larger than told [ms], by table, least and most."""
-    found = {}
-    for table, name in ((BESIDE, "beside"), (ALONE, "alone")):
-        pairs = [(told(nccl, drafts, batch, table).verify, measured(machine, nccl, drafts, batch).verify)
-                 for machine, nccl, drafts in CASES if drafts for batch in BATCHES[machine]]  # fmt: skip
-        off = [abs(changed) - abs(said) for said, changed in pairs]
-        found |= {f"least_verify_{name}": min(off), f"most_verify_{name}": max(off)}
-    return found
+def waits_before() -> dict[str, float]:
+    """What lies before an all-reduce of the verify graph in the second start [µs]: the least by NCCL with mixing, the most without."""
+    found = {key: gaps for key, gaps in kernels(MACHINES[1]).items() if key[2] == BEFORE}
+    unmixed = [gaps[1] for (nccl, *_), gaps in found.items() if nccl == "no-mixing"]
+    mixed = [gaps[0] for (nccl, *_), gaps in found.items() if nccl not in ("no-mixing", *CURVES)]
+    return {"mixed_least": min(mixed), "unmixed_before": max(unmixed)}
+
+
+def larger_ms(part: str, table: str = BESIDE) -> list[float]:
+    """By how much parts of cycles that draft change by more than told [ms], rising."""
+    pairs = [(getattr(told(nccl, drafts, batch, table), part), getattr(measured(machine, nccl, drafts, batch), part))
+             for machine, nccl, drafts in CASES if drafts for batch in BATCHES[machine]]  # fmt: skip
+    return sorted(abs(changed) - abs(said) for said, changed in pairs)
+
+
+def rests(nccl: str) -> list[float]:
+    """What cycles that draft change by where nothing is communicated, measured [ms], rising."""
+    cases = [case for case in CASES if case[1] == nccl and case[2]]
+    return sorted(measured(*case, batch).rest for case in cases for batch in BATCHES[case[0]])
+
+
+def cycle_change_ms(nccl: str, batch: int) -> float:
+    """What a setting's whole cycles of 3 drafts take more than the base's in the second start, medians [ms]."""
+    return _medians()[MACHINES[1], nccl, 3, batch, "cycle"] - _medians()[MACHINES[1], BASE, 3, batch, "cycle"]
 
 
 def missed() -> dict[str, float]:
-    """What the page says of gathers, and of what has no message on the machine whose host was not late."""
+    """What the page says of phases."""
     first = [case for case in CASES if case[0] == MACHINES[0]]
     pairs = [(nccl, told(nccl, drafts, batch), measured(machine, nccl, drafts, batch))
              for machine, nccl, drafts in first for batch in BATCHES[machine]]  # fmt: skip
-    own = [found.rest for nccl, _, found in pairs if nccl in CURVES]
     gathers = [abs(found.gather / said.gather - 1) for nccl, said, found in pairs if nccl not in CURVES]
     over = [server / table for nccl, drafts in ((BASE, 3), *((each, 5) for each in (BASE, "nop2p")))
             for server, table in (gather_us(nccl, drafts, batch) for batch in BATCHES[MACHINES[0]])]  # fmt: skip
+    verify, alone, drafts = larger_ms("verify"), larger_ms("verify", ALONE), larger_ms("drafts")
+    own, unmixed = rests("engine-own"), rests("no-mixing")
     return {
-        "gathers_off": max(gathers),
-        "rest_least": -max(own), "rest_most": -min(own), "rest_told": -next(said.rest for nccl, said, _ in pairs if nccl in CURVES),
-        "nccl_rest": max(abs(found.rest) for nccl, _, found in pairs if nccl not in CURVES),
-        "server_least": min(over), "server_most": max(over),
-        **verify_off(),
+        "gathers_off": max(gathers), "server_least": min(over), "server_most": max(over),
+        "least_verify_beside": verify[0], "most_verify_beside": verify[-1],
+        "least_verify_alone": alone[0], "most_verify_alone": alone[-1],
+        "least_drafts": drafts[0], "most_drafts": drafts[-1], "rows_drafts": len(drafts),
+        "rest_least": -own[-1], "rest_most": -own[0], "rest_told": -told("engine-own", 3, 1).rest,
+        "unmixed_least": -unmixed[-1], "unmixed_most": -unmixed[0], "unmixed_told": -told("no-mixing", 3, 1).rest,
+        "nop2p_rest": max(map(abs, rests("nop2p"))),
+        "unmixed_1": cycle_change_ms("no-mixing", 1), "unmixed_4": cycle_change_ms("no-mixing", 4),
     }  # fmt: skip
 
 
@@ -141,7 +163,7 @@ def table() -> str:
 
 
 WHAT = {
-    "gap before an all-reduce in the verify graph": "before an all-reduce",
+    BEFORE: "before an all-reduce",
     "an all-reduce's kernel in the verify graph": "its kernel",
     "other gap in the verify graph": "before another kernel",
     "gap before a single launch": "before a single launch",
@@ -159,5 +181,52 @@ def kernels_table() -> str:
     return "\n".join(lines)
 
 
+DRAFTS = HARNESS / "h200x2i_drafts.csv"
+
+
+@dataclass(frozen=True)
+class Between:
+    """Forwards with all-reduces in turn with something [µs]: an all-reduce, and gaps before one and before a single launch by rank.
+
+    `streams` counts those of all graphs.
+    """
+
+    all_reduce: float
+    before: tuple[float, ...]
+    single: tuple[float, ...]
+    streams: int
+
+
+def between(nccl: str, implementation: str, tokens: int = 16) -> dict[str, Between]:
+    """By what stood between the forwards; gaps and streams where kernels were looked at, else none and 0."""
+    with DRAFTS.open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if int(row["tokens"]) == tokens]
+    return {
+        row["between"]: Between(
+            1000.0 * (float(row["with_ms"]) - float(row["without_ms"])) / 64,
+            tuple(float(us) for rank in (0, 1) if (us := row[f"before_{rank}_us"])),
+            tuple(float(us) for rank in (0, 1) if (us := row[f"single_{rank}_us"])),
+            int(row["streams"] or 0),
+        )
+        for row in rows
+        if (row["nccl"], row["implementation"]) == (nccl, implementation)
+    }
+
+
+TRIED = ((BASE, "nccl"), ("no-mixing", "nccl"), (BASE, "one-shot"))
+
+
+def between_table() -> str:
+    """A line for each way to reduce and what stood between forwards."""
+    lines = ["| all-reduces | between the forwards | one all-reduce | before it | before a single launch | streams |",
+             "|---|---|--:|--:|--:|--:|"]  # fmt: skip
+    for nccl, implementation in TRIED:
+        for what, found in between(nccl, implementation).items():
+            gaps = [" and ".join(f"{us:.1f}" for us in each) or "–" for each in (found.before, found.single)]
+            name = nccl if implementation == "nccl" else implementation
+            lines.append(f"| {name} | {what} | {found.all_reduce:.1f} | {' | '.join(gaps)} | {found.streams or '–'} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    print(table(), kernels_table(), missed(), sep="\n\n")
+    print(table(), kernels_table(), between_table(), missed(), sep="\n\n")

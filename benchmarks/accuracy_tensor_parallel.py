@@ -290,12 +290,23 @@ def lateness(nccl: str = BASE) -> FloatArray:
     return np.sort([ms / prompt[place] for place, ms in late.items()])
 
 
-def machines_apart(nccl: str) -> float:
-    """How far apart the same break-even lengths, measured, lie at most between files, of steady loads."""
+def outside_intervals(parts: tuple[tuple[str, str], ...]) -> int:
+    """How many steady changes lie outside what the interval of verify's allows for."""
+    count = 0
+    for part in parts:
+        each = told(BESIDE, *part)
+        derived = DerivedSetting(part[1], BASE, *curves(BESIDE, part[1]), TARGET, DRAFT, gathered=part[1] not in CURVES)
+        low, high = derived.bounds_ms(each.change_ms + each.error_ms)
+        count += int((each.steady & ((each.change_ms < low) | (each.change_ms > high))).sum())
+    return count
+
+
+def machines_apart(nccl: str, width: int) -> float:
+    """How far apart the same break-even lengths, measured, lie at most between files, of steady loads of so many draft tokens."""
     found: dict[tuple[int, int], list[float]] = {}
     for part in parts_of(nccl):
         for each in answers(*part):
-            if each.steady:
+            if each.steady and _place(each.run)[1] == width:
                 found.setdefault(_place(each.run), []).append(each.length)
     return max(max(lengths) - min(lengths) for lengths in found.values())
 

@@ -22,7 +22,8 @@ SIZES = tuple(1024 * 2**power for power in range(13))
 GATHERED = (*(16 * 1024 * 4**power for power in range(7)), 2**27)
 """Logits of a step that are gathered, all ranks' together: 16 KiB to 128 MiB."""
 
-TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512)
+TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Tokens of the forwards: those that batches of a power of two have at 1, 2, 3, 4, 6 and 8 a request, for between two sizes an all-reduce can step."""
 SECONDS = 240
 _GRACE_S = 40
 
@@ -196,8 +197,9 @@ class Table:
                     )
 
     def has(self, way: Way) -> bool:
-        """Whether a way is in it."""
-        return any(Way.of(row) == way for row in self.rows)
+        """Whether a way is in it, with all that is measured of it now."""
+        needed = _NEEDED & set(self.columns)
+        return any(Way.of(row) == way and all(row.get(name) for name in needed) for row in self.rows)
 
     def add(self, way: Way, rows: Iterable[Row]) -> None:
         """Put a way's rows on disk, in place of those it has of it: the whole table beside the old, then over it."""
@@ -211,6 +213,9 @@ class Table:
         beside.replace(self.path)
 
 
+_NEEDED = {"drafting_ms", "launch_us"}
+"""Columns that tables of before lack: what has none of them is measured again."""
+
 _SHARED = ("ranks", "hardware", "nccl_version", "source")
 COLUMNS = {
     "allreduce": ("nccl", "implementation", "bytes", "time_us", "spread_us", "cuda_graph", "pattern", *_SHARED),
@@ -222,6 +227,7 @@ COLUMNS = {
         "with_ms",
         "without_ms",
         "drafting_ms",
+        "drafting_without_ms",
         "launch_us",
         "spread_us",
         "drafting_spread_us",
@@ -247,11 +253,11 @@ def in_a_forward(rows: Iterable[Row], shape: ModelShape) -> Iterator[Row]:
     An all-reduce takes what a forward takes longer with them, over their number (eq. 17).
     """
     for row in rows:
-        for pattern, spent, spread in (
-            (IN_A_FORWARD, "with_ms", "spread_us"),
-            (BESIDE_DRAFTS, "drafting_ms", "drafting_spread_us"),
+        for pattern, spent, bare, spread in (
+            (IN_A_FORWARD, "with_ms", "without_ms", "spread_us"),
+            (BESIDE_DRAFTS, "drafting_ms", "drafting_without_ms", "drafting_spread_us"),
         ):
-            added_us = 1000.0 * (float(row.get(spent) or 0) - float(row["without_ms"]))
+            added_us = 1000.0 * (float(row.get(spent) or 0) - float(row.get(bare) or row["without_ms"]))
             if added_us > 0:  # less than the noise of two forwards says nothing, and older tables have no drafts
                 told = {"time_us": added_us, "spread_us": float(row.get(spread) or 0)}
                 each = {name: round(us / shape.all_reduces, 3) for name, us in told.items() if us}

@@ -1,8 +1,8 @@
 """What runs between two verifies of a tensor-parallel engine with a drafter: gathers, single launches, and a draft's graphs.
 
 vLLM 0.24 reduces in a draft's graphs through one communicator and gathers the draft's logits there through another, torch's own. Where
-both are NCCL's, CUDA lays such a graph over several streams, and from then on NCCL's kernels in every graph of the process, and all
-that is launched singly, follow what ran before by more (h200x2h_kernels.csv).
+both are NCCL's, and keep their calls in order with those outside graphs, such a graph is laid over several streams; between such
+graphs NCCL's kernels in another, and all that is launched singly, follow what ran before by more (docs/accuracy.md).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ONE_REQUEST, _CONTEXT = 1, 512
 
 @dataclass(frozen=True)
 class Drafting:
-    """A drafter's forwards over the ranks, and the group through which its logits and the target's are gathered."""
+    """A drafter's forwards over the ranks, and the group through which its logits are gathered, and hidden states for the target's."""
 
     drafter: Decoder
     machine: Machine
@@ -47,12 +47,12 @@ class Drafting:
     def around(self, verify: Callable[[], object], tokens: int, repeats: int) -> tuple[Timing, float]:
         """A verify's time between drafts, and from one of many single launches behind it to the next [µs]."""
         machine, draft = self.machine, self._draft(tokens)
-        logits = torch.zeros(tokens * self.drafter.shape.hidden_size, device=machine.device, dtype=machine.dtype)
-        gathered = logits.new_zeros(self.ranks * logits.numel())
+        states = torch.zeros(tokens * self.drafter.shape.hidden_size, device=machine.device, dtype=machine.dtype)
+        gathered = states.new_zeros(self.ranks * states.numel())
         small = torch.zeros(1024, device=machine.device)
 
         def gather() -> None:
-            dist.all_gather_into_tensor(gathered, logits, group=self.group)
+            dist.all_gather_into_tensor(gathered, states, group=self.group)
 
         def launch(count: int) -> None:
             for _ in range(count):

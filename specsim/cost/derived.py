@@ -30,7 +30,7 @@ Two H200s with NVLink, messages within the tables (docs/accuracy.md, tests/valid
 0.2 ms or more of forwards were 0.65 to 2.68 times what all-reduces back to back say and 0.84 to 1.2 times what those in forwards say;
 smaller ones were off by 5.4 and 1.5 µs an all-reduce at most, and one of 344 lay outside what is allowed alone, by 0.01 ms. A
 server's, where no load stood out and the host kept up, lay within the second; to the engine's own all-reduce they were
-0.9 to 1.2 times what those beside drafts say, and without drafts beside them up to 1.7 times what those in forwards say.
+0.9 to 1.2 times what those beside drafts say, and without drafts beside them up to 1.8 times what those in forwards say.
 """
 
 _CHANGES = {
@@ -76,8 +76,8 @@ class DerivedSetting:
         curves = [curve for curve in (self.before, self.after) if isinstance(curve, MeasuredCurve) and curve.in_forward]
         if len(curves) < 2:
             return ALONE
-        drafting = self.draft is not None and all(curve.drafting is not None for curve in curves)
-        return IN_FORWARDS if self.gathered or drafting else ACROSS
+        beside = [curve.drafting for curve in curves if curve.drafting is not None and curve.drafting.launch_us]
+        return IN_FORWARDS if self.gathered or (self.draft is not None and len(beside) == 2) else ACROSS
 
     def bounds_ms(self, change: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Lowest and highest change of verify that its interval allows for where one is predicted [ms], shapes (n,)."""

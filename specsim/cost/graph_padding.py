@@ -100,13 +100,14 @@ def padded_draft_tokens(
 
 
 _VLLM_LAUNCHES, _VLLM_LAUNCHES_EACH = 38.0, 5.5
-"""Single launches of vLLM 0.24's cycle with one draft forward, and of each further one: with three 23, 6, 5 and 15 lie between its graphs."""
+"""Single launches of vLLM's cycle with one draft forward, and of each further one: with three 23, 6, 5 and 15 lie between its graphs."""
 
 
 def single_launches(draft_forwards: FloatArray, engine: str | None) -> FloatArray:
     """Kernels and copies that a cycle launches beside its graphs, of shape (n,); 0 without drafts, and where nobody counted them.
 
-    Counted in profiles of vLLM 0.24 with three drafts on two H200s (calibration/data/h200x2h_kernels.csv).
+    Counted in profiles of vLLM 0.24 with three drafts on two H200s (calibration/data/h200x2h_kernels.csv; two more where a request's
+    cache grows by a block), and taken for any number of drafts and every version.
     """
     if _known(engine) != "vllm":
         return np.zeros_like(draft_forwards)

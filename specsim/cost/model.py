@@ -14,8 +14,8 @@ from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
 from specsim.cost.derived import DerivedSetting, never_run
-from specsim.cost.step_change import gathers
-from specsim.cost.terms import BARE, KV_READ, PADDED, PHASES, PLAIN, TERM_BY_NAME, Cycle
+from specsim.cost.step_change import gathers, in_cycles
+from specsim.cost.terms import BARE, KV_READ, PADDED, PLAIN, TERM_BY_NAME, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import (
     CONTEXT_TOLERANCE,
@@ -236,9 +236,10 @@ class CostModel:
         return self._captured(replace(cycle, batch_size=np.asarray(batch_size, dtype=float), context_len=context))
 
     def verify_cycle(self, batch_size: FloatArray, num_draft_tokens: FloatArray) -> Cycle:
-        """Cycles of which only the verify is asked: n batch sizes and widths, shape (n,), at `context_len`."""
+        """Drafting cycles of which only the verify is asked: n batch sizes and widths, shape (n,), at `context_len`."""
         plain = self.plain_cycle(batch_size)
-        return self._captured(replace(plain, num_steps=np.ones_like(batch_size), num_draft_tokens=num_draft_tokens))
+        drafted = replace(plain, num_steps=np.ones_like(batch_size), between_drafts=1.0 - plain.eager)
+        return self._captured(replace(drafted, num_draft_tokens=num_draft_tokens))
 
     # -- linear forms --------------------------------------------------------------------------------------
 
@@ -246,19 +247,25 @@ class CostModel:
         """Time of one phase, φᵀθ, as a sum of the terms fitted for it (eq. 2–5).
 
         Where graphs are off and the host's time is told, the longer of that and the device's; under a derived setting
-        its base's, changed by eq. 17: by all of it where the fit has the phase in another's terms.
+        its base's, changed by eq. 17. What lies beside verify may then fall below 0: where the fit has it in another's terms.
         """
         derived = self._derived(nccl)
         if derived is not None:
             base = self.phase(phase, cycle, derived.base)
-            changed = base.value + derived.change_ms(phase, cycle)
-            least = np.where(base.value > 0, _LEAST_LEFT * base.value, -np.inf)
-            return Estimate(np.maximum(changed, least), base.gradient)
+            return Estimate(
+                np.maximum(base.value + derived.change_ms(phase, cycle), self._least(phase, base)), base.gradient
+            )
         device = self._sum(phase, cycle, nccl, hosted=False)
         if not (cycle.eager.any() and any(TERM_BY_NAME[c.name].hosted for c in self.coefficients)):
             return device
         host = self._sum(phase, cycle, nccl, hosted=True)
         return _where(host.value > device.value, host, device)
+
+    def _least(self, phase: str, base: Estimate) -> FloatArray | float:
+        """What is left of a phase at least, whatever another setting is said to save of it [ms], shape (n,)."""
+        if phase in ("verify", "decode"):
+            return _LEAST_LEFT * base.value
+        return 0.0 if phase in self.unmeasured_phases else -np.inf
 
     def _derived(self, nccl: str | None) -> DerivedSetting | None:
         return next((derived for derived in self.derived if derived.label == nccl), None)
@@ -292,14 +299,10 @@ class CostModel:
             raise ConfigurationError(f"NCCL setting {derived.label!r} was run: its own runs say more than a table")
         copy = replace(base, label=derived.label, environment={})
         moved = replace(self, settings=(*self.settings, copy), derived=(*self.derived, derived))
-        one = np.ones(len(base.verify_tokens))  # one request of so many tokens, which no graph pads
-        verify = moved.verify_cycle(one, np.array(base.verify_tokens))
-        decode = moved.plain_cycle(np.array(base.decode_batches))
-        for phase, cycle in (("verify", verify), ("decode", decode)):
-            own = self.phase(phase, cycle, derived.base).value
-            if (own + derived.change_ms(phase, cycle) <= _LEAST_LEFT * own).any():
+        for what, own, left in moved._left(derived):
+            if (left <= _LEAST_LEFT * own).any():
                 raise ConfigurationError(
-                    f"by these all-reduces {phase} under {derived.label!r} would take no time: under {derived.base!r} it"
+                    f"by these all-reduces {what} under {derived.label!r} would take no time: under {derived.base!r} it"
                     f" takes {own.min():.4g} ms in all; is the table of this machine, and are layers and hidden size right?"
                 )
         alike = [each for each in self.derived if each.told_as == derived.told_as]
@@ -309,6 +312,27 @@ class CostModel:
             alternatives=tuple(replace(a, model=a.model.with_setting(derived)) for a in self.alternatives),
             notes=(*notes, never_run([*alike, derived]), *_falls(moved, derived, base)),
         )
+
+    def _left(self, derived: DerivedSetting) -> Iterator[tuple[str, FloatArray, FloatArray]]:
+        """What was measured under a derived setting's base, what that takes, and what eq. 17 leaves of it [ms], shapes (n,)."""
+        base = self.setting(derived.base)
+        one = np.ones(len(base.verify_tokens))  # one request of so many tokens, which no graph pads
+        for phase, cycle in (
+            ("verify", self.verify_cycle(one, np.array(base.verify_tokens))),
+            ("decode", self.plain_cycle(np.array(base.decode_batches))),
+        ):
+            own = self.phase(phase, cycle, base.label).value
+            yield phase, own, own + derived.change_ms(phase, cycle)
+        for ran in self.measured:
+            if ran.nccl == base.label and not self.lower_bound(base.label):
+                spec = SpecConfig(ran.num_steps, ran.topk, ran.num_draft_tokens, ran.method)
+                cycle = self.cycle(spec, Workload(ran.batch_size))
+                own = (self.phase("verify", cycle, base.label) + self.rest(cycle, base.label)).value
+                yield (
+                    "a cycle",
+                    own,
+                    own + derived.change_ms("verify", cycle) + self.rest_change_ms(cycle, derived.label),
+                )
 
     def _sum(self, phase: str, cycle: Cycle, nccl: str | None, hosted: bool) -> Estimate:
         gradient = np.zeros((cycle.batch_size.size, len(self.coefficients)))
@@ -378,7 +402,7 @@ class CostModel:
                 widths = (*widths, *self.setting(self.reference).verify_tokens)
             return (min(widths), max(widths)) if widths else (np.inf, -np.inf)
         if (sized := name.removeprefix("decode_")) in ("message_bytes", "logits_bytes"):
-            return self._told_bytes(nccl, gathered=sized == "logits_bytes")
+            return self._told_bytes(nccl, gathered=sized == "logits_bytes", decode=sized != name)
         if name in ("bare_forward_tokens", "decode_bare_forward_tokens") and self.bare_forwards is not None:
             return self.bare_forwards.tokens[0], self.bare_forwards.tokens[-1]
         if name == "decode_batch_size":
@@ -386,13 +410,19 @@ class CostModel:
             return (min(batches), max(batches)) if batches else (np.inf, -np.inf)
         return next((span for key, span in self.ranges.items() if key == name), (np.inf, -np.inf))
 
-    def _told_bytes(self, nccl: str | None, gathered: bool) -> Span:
+    def _told_bytes(self, nccl: str | None, gathered: bool, decode: bool) -> Span:
         """The sizes at which both settings of a derived one were measured, all-reduces or gathers; none with a prior."""
         derived = self._derived(nccl)
         if derived is None:
             return (np.inf, -np.inf)
         curves = (derived.before, derived.after)
-        read = [curve for curve, _ in gathers(curves)] if gathered else curves
+        read = (
+            tuple(curve for curve, _ in gathers(curves))
+            if gathered
+            else curves
+            if decode
+            else in_cycles(curves, derived.draft)
+        )
         sizes = [curve.sizes for curve in read if isinstance(curve, MeasuredCurve)]
         if len(sizes) < len(curves):
             return (np.inf, -np.inf)
@@ -413,7 +443,15 @@ class CostModel:
         derived = self._derived(nccl)
         if derived is None or derived.draft is None:
             return np.zeros_like(cycle.batch_size)
-        return np.asarray(np.sum([derived.change_ms(phase, cycle) for phase in PHASES[1:]], axis=0))
+        return self.rest(cycle, nccl).value - self.rest(cycle, derived.base).value
+
+    def undrafted_change_ms(self, cycle: Cycle, nccl: str) -> FloatArray:
+        """By how much more a derived setting changes a verify as it runs than one between drafts (`verify_cycle`) [ms], shape (n,)."""
+        derived = self._derived(nccl)
+        if derived is None:
+            return np.zeros_like(cycle.batch_size)
+        between = replace(cycle, between_drafts=1.0 - cycle.eager)
+        return derived.change_ms("verify", cycle) - derived.change_ms("verify", between)
 
     def verify(self, cycle: Cycle, nccl: str) -> Readings:
         """Verify time under a setting (eq. 2), by the readings of section 6 where the width was not measured.

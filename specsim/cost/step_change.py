@@ -102,7 +102,7 @@ def in_cycles(curves: tuple[AllReduceCurve, ...], draft: Shape | None) -> tuple[
     """The curves that a drafting cycle's all-reduces are read off (eq. 17).
 
     Those of forwards between a drafter's graphs, where that was measured under all of the settings and the drafter
-    communicates: NCCL's all-reduces take longer there, another implementation's do not.
+    communicates: by default NCCL's all-reduces take longer there, another implementation's do not.
     """
     beside = [curve.drafting for curve in curves if isinstance(curve, MeasuredCurve) and curve.drafting is not None]
     return tuple(beside) if draft is not None and len(beside) == len(curves) else curves
@@ -160,7 +160,9 @@ def step_change(
     beside = in_cycles(curves, draft)
 
     def change(of: tuple[AllReduceCurve, ...], shape: Shape, tokens: FloatArray, positions: FloatArray) -> FloatArray:
-        return np.asarray(forward_change_ms(of[0], of[1], shape, tokens, custom, positions if gathered else None))
+        reduced = np.asarray(forward_change_ms(of[0], of[1], shape, tokens, custom))
+        first, then = gather_ms(curves, shape, positions)
+        return reduced + (then - first if gathered else 0.0)
 
     nothing = np.zeros_like(cycle.batch_size)
     drafted = extended = nothing
@@ -170,17 +172,18 @@ def step_change(
         drafted = wide * whole + narrow * change(beside, draft, cycle.padded_draft, cycle.padded_draft)
         extended = extend_forwards * cycle.drafts * whole
     verify = [change(of, target, cycle.padded_verify, cycle.verify_tokens) for of in (beside, curves)]
+    carried = carried_by_custom(custom, np.asarray(target.message_bytes(cycle.padded_verify)))
     messages, logits = beyond_cycle(curves, cycle, target, draft, extend_forwards)
     decode_messages, decode_logits = beyond_decode(curves, cycle, target)
     return StepChange(
-        np.where(cycle.drafts > 0, *verify),
+        np.where(cycle.between_drafts > 0, *verify),
         drafted,
         extended,
-        launch_change_ms(beside[0], beside[1], cycle.launches),
+        np.where(carried, 0.0, launch_change_ms(beside[0], beside[1], cycle.launches)),
         change(curves, target, cycle.padded_decode, cycle.batch_size),
         messages | decode_messages,
         (logits | decode_logits) & gathered,
-        carried_by_custom(custom, np.asarray(target.message_bytes(cycle.padded_verify))),
+        carried,
     )
 
 
@@ -188,7 +191,7 @@ def beyond_cycle(
     curves: tuple[AllReduceCurve, ...], cycle: Cycle, target: Shape, draft: Shape | None, extend_forwards: int
 ) -> tuple[BoolArray, BoolArray]:
     """Where a cycle's all-reduces, and where its gathers of logits, lie outside any of the curves; shapes (n,)."""
-    drafts, beside = cycle.drafts > 0, in_cycles(curves, draft)
+    drafts, beside = cycle.between_drafts > 0, in_cycles(curves, draft)
     forwards = [
         (drafts, beside, target, cycle.padded_verify, cycle.verify_tokens),
         (~drafts, curves, target, cycle.padded_verify, cycle.verify_tokens),
@@ -201,7 +204,7 @@ def beyond_cycle(
             (narrow > 0, beside, draft, cycle.padded_draft, cycle.padded_draft),
         ]
     messages = [there & _outside(of, shape.message_bytes(tokens)) for there, of, shape, tokens, _ in forwards]
-    logits = [there & _logits_outside(of, shape, positions) for there, of, shape, _, positions in forwards]
+    logits = [there & _logits_outside(curves, shape, positions) for there, _, shape, _, positions in forwards]
     return np.logical_or.reduce(messages), np.logical_or.reduce(logits)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from specsim.cost.bare_forwards import BareForwards
-from specsim.cost.graph_padding import padded_draft_tokens, padded_tokens, single_launches
+from specsim.cost.graph_padding import is_captured, padded_draft_tokens, padded_tokens, single_launches
 from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 
@@ -22,7 +22,8 @@ class Cycle:
 
     `context_len` is the mean of a request's tokens in the KV cache, `eager` 1 where kernels are launched one by one
     (CUDA graphs off). `padded_verify`, `padded_draft` and `padded_decode` are the tokens that the captured graph runs, in the
-    verify, in a draft forward of the branches and in plain decode of the same requests, `launches` what is launched beside graphs;
+    verify, in a draft forward of the branches and in plain decode of the same requests, `launches` what is launched beside graphs; `between_drafts`
+    is 1 where a verify's graph runs between a drafter's;
     `bare_verify` and `bare_decode` are what a bare forward of their tokens takes [ms], NaN where none was given.
     """
 
@@ -38,6 +39,7 @@ class Cycle:
     padded_draft: FloatArray
     padded_decode: FloatArray
     launches: FloatArray
+    between_drafts: FloatArray
     bare_verify: FloatArray
     bare_decode: FloatArray
 
@@ -70,9 +72,11 @@ class Cycle:
         looped = np.zeros_like(steps) if shape.loop_offset is None else np.maximum(steps + shape.loop_offset, 0.0)
         context, launched = np.full(batch.shape, float(workload.context_len or 0)), np.full(batch.shape, float(eager))
         forwards, tokens = first + looped, batch * (first * width + looped * topk)
+        drafted = (forwards > 0) | (shape.extend_forwards * active > 0)
+        between = np.where(drafted, 1.0 - launched, 0.0)
         bare = np.full(batch.shape, np.nan)
         return cls(batch, steps, topk, width, forwards, tokens, context, launched,
-                   batch * width, batch * topk, batch, np.zeros_like(batch), bare, bare)  # fmt: skip
+                   batch * width, batch * topk, batch, np.zeros_like(batch), between, bare, bare)  # fmt: skip
 
     def captured(self, engine: str | None, version: str | None) -> Cycle:
         """The cycles in the graphs that an engine captures, and what it launches beside them, where graphs are on (`graph_padding`)."""
@@ -81,7 +85,8 @@ class Cycle:
         branches = batch * self.topk
         draft = np.where(graphs, padded_draft_tokens(batch, self.topk, width, engine, version), branches)
         decode = np.where(graphs, padded_tokens(batch, 1, engine, version, speculative=False), batch)
-        launches = np.where(graphs, single_launches(self.draft_forwards, engine), 0.0)
+        held = graphs & is_captured(batch, width, engine or "", version)
+        launches = np.where(held, single_launches(self.draft_forwards, engine), 0.0)
         return replace(self, padded_verify=verify, padded_draft=draft, padded_decode=decode, launches=launches)
 
     def over(self, bare: BareForwards) -> Cycle:

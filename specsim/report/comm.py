@@ -148,7 +148,7 @@ def _rows(
     asked: Compared, cycle: Cycle, start: AllReduceCurve, curve: AllReduceCurve, change: StepChange, gathered: bool
 ) -> Iterator[Record]:
     message = np.asarray(asked.target.message_bytes(cycle.padded_verify))
-    alone, drafts = (start, curve), cycle.drafts > 0
+    alone, drafts = (start, curve), cycle.between_drafts > 0
     beside = in_cycles(alone, asked.draft)
     times: list[FloatArray] = []
     whole: list[FloatArray] = []
@@ -244,8 +244,7 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
     else:
         yield "these all-reduces were measured in a forward: what it takes longer with them, over their number"
     if any(row["extrapolated"] for row in rows):
-        spans = "; ".join(f"{c.label} {_bytes(c.sizes[0])} to {_bytes(c.sizes[-1])}"
-                          for c in asked.curves if isinstance(c, MeasuredCurve))  # fmt: skip
+        spans = "; ".join(f"{c.label} {_bytes(c.sizes[0])} to {_bytes(c.sizes[-1])}" for c in _with_drafting(asked))
         yield f"EXTRAPOLATED at rows marked ¹ (verify, draft or plain decode): the tables cover {spans}"
     for measured, how in (
         (True, "by a size outside the table of gathers"),
@@ -256,12 +255,21 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
                 f"EXTRAPOLATED at rows marked ³: logits are gathered (verify, draft or plain decode) {how}:"
                 " above along the slope of the last octave, below as the smallest"
             )
-    for curve in asked.curves:
-        if isinstance(curve, MeasuredCurve) and curve.largest_correction > _CORRECTION_SAID:
+    for curve in _with_drafting(asked):
+        if curve.largest_correction > _CORRECTION_SAID:
             yield (
                 f"{curve.label}: the table falls with size somewhere; held to a curve that never does, it moved by up to"
                 f" {curve.largest_correction:.0%}"
             )
+
+
+def _with_drafting(asked: Compared) -> Iterator[MeasuredCurve]:
+    """The measured curves, each with what was measured beside drafts."""
+    for curve in asked.curves:
+        if isinstance(curve, MeasuredCurve):
+            yield curve
+            if curve.drafting is not None and asked.draft is not None:
+                yield curve.drafting
 
 
 def _mixed(measured: AllReduceTable) -> Iterator[str]:
@@ -294,24 +302,30 @@ def _about_gathers(asked: Compared, rows: list[Record], measured: AllReduceTable
 
 def _about_drafts(asked: Compared, start: str, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:
     """What drafting cycles rest on, what they lack, and rows that nothing was read off."""
-    by = {known: dict.fromkeys(row["setting"] for row in rows if row["num_steps"] and row["drafts_measured"] is known)
-          for known in (True, False)}  # fmt: skip
-    if by[True]:
-        yield (
-            f"cycles that draft are told by all-reduces and single launches measured between a drafter's graphs, to {', '.join(by[True])}"
-        )
-    across = [label for label in by[False] if not asked.both_of_nccl(start, label)]
-    if across and asked.draft is not None:
+    drafts = asked.draft is not None and bool((asked.cycle().between_drafts > 0).any())
+    told = {row["setting"] for row in rows if row["drafts_measured"]}
+    others = list(dict.fromkeys(row["setting"] for row in rows))
+    if told:
+        launched = " and single launches" * any(row["launch_change_ms"] for row in rows)
+        names = ", ".join(label for label in others if label in told)
+        yield f"cycles that draft are told by all-reduces{launched} measured between a drafter's graphs, to {names}"
+    across = [label for label in others if label not in told and not asked.both_of_nccl(start, label)]
+    if across and drafts:
         yield (
             f"cycles that draft are told to {', '.join(across)} by all-reduces that were measured without drafts: NCCL's, and single launches"
             " beside them, take longer between a drafter's graphs, others' do not (python -m calibration allreduce --model measures both)"
         )
-    if measured and (
-        alone := dict.fromkeys(name for each in (BESIDE_DRAFTS, LAUNCH) for name in measured.unused(each))
-    ):
+    kept = [c for c in asked.curves if isinstance(c, MeasuredCurve) and c.drafting is not None]
+    idle = [c.label for c in kept if c.label not in told and (c.label != start or not told)]
+    if idle:
         yield (
-            f"what {', '.join(alone)} takes beside drafts is not used: the tables have none in a forward of that name, graph mode, ranks,"
-            " hardware and NCCL version"
+            f"what {', '.join(idle)} takes beside drafts is not used: it counts for cycles with CUDA graphs whose drafter is split (--draft-layers),"
+            " where it was measured under both settings"
+        )
+    if measured and (lost := dict.fromkeys(name for each in (BESIDE_DRAFTS, LAUNCH) for name in measured.unused(each))):
+        yield (
+            f"rows beside drafts of {', '.join(lost)} are not used: the tables have none in a forward of that name, graph mode, ranks,"
+            " hardware and NCCL version, or not one kind of them"
         )
 
 

@@ -193,7 +193,9 @@ def _draw_bar(axes: Axes, model: CostModel, row: int, answer: Prediction) -> Non
     timed = "verify" in model.measured_phases
     told = {coefficient.phase for coefficient in model.coefficients}
     parts = {p: float(getattr(answer.times, f"{p}_ms")) for p in PHASES if p in told}
-    for phase, length in (parts if timed else {"cycle": float(answer.times.cycle_ms)}).items():
+    whole = float(answer.times.cycle_ms)
+    apart = timed and np.isclose(sum(parts.values()), whole)  # a derived setting may change what has no term of its own
+    for phase, length in (parts if apart else {"cycle": whole}).items():
         shade, hatch = PHASE_FILLS.get(phase, ("0.5", ""))
         axes.barh(row, length, 0.55, left=left, color=shade, hatch=hatch, edgecolor="black", linewidth=0.6, label=phase)
         left += length

@@ -109,9 +109,14 @@ class AllReduceTable:
         return tuple(row for row in self.rows if row.pattern == pattern)
 
     def unused(self, pattern: str) -> tuple[str, ...]:
-        """Names of which there are rows of a pattern, but none that goes with an all-reduce of that name, in place or not."""
+        """Names of which there are rows of a pattern, but none that goes with an all-reduce of that name, in place or not.
+
+        Single launches go with what was measured beside drafts.
+        """
         rows = self.of(pattern)
         used = {row.name for row in self.all_reduces if _beside(row, rows)}
+        if pattern == LAUNCH:
+            used &= {row.name for row in self.all_reduces if _beside(row, self.of(BESIDE_DRAFTS))}
         return tuple(dict.fromkeys(row.name for row in rows if row.name not in used))
 
 
@@ -160,7 +165,7 @@ def _setting(
     if drafting:
         launch_us = float(np.median([row.time_us for row in launches])) if launches else None
         beside = _curve(f"{label}, beside drafts", drafting, in_forward=True)
-        curve = replace(curve, drafting=replace(beside, gather=gather, launch_us=launch_us))
+        curve = replace(curve, drafting=replace(beside, launch_us=launch_us))
     return AllReduceSetting(label, first.implementation, first.ranks, first.hardware, sources, curve)
 
 

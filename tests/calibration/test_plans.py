@@ -195,6 +195,28 @@ def test_a_table_grows_by_settings_and_implementations_and_reads_back(tmp_path):
     assert have == [Way("nccl"), Way("one-shot")]
 
 
+def test_forwards_of_before_drafts_were_beside_them_are_measured_again(tmp_path):
+    path = tmp_path / "t-forward.csv"
+    path.write_text(
+        "nccl,implementation,tokens,with_ms,without_ms\ndefault,nccl,1,2.0,1.0\nTree,nccl,1,2.0,1.0\n", encoding="utf-8"
+    )
+    table = Table(path, COLUMNS["forward"])
+    assert not table.has(Way("nccl"))
+    row = {
+        "nccl": "default",
+        "implementation": "nccl",
+        "tokens": 1,
+        "with_ms": 2.0,
+        "without_ms": 1.0,
+        "drafting_ms": 2.1,
+        "launch_us": 3.0,
+    }
+    table.add(Way("nccl"), [row])
+    again = Table(path, COLUMNS["forward"])
+    assert again.has(Way("nccl"))
+    assert not again.has(Way("nccl", "Tree"))
+
+
 def test_a_table_of_before_implementations_were_told_apart_is_nccls(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("nccl,bytes,time_us\ndefault,1024,9.0\n", encoding="utf-8")
@@ -277,6 +299,10 @@ def test_forwards_beside_drafts_are_told_apart_from_forwards_alone_and_launches_
         "in a forward beside drafts": (pytest.approx(30.0), 2.0),
         "single launch beside drafts": ("3.1", None),
     }
+    own_bare = {
+        each["pattern"]: each["time_us"] for each in in_a_forward([row | {"drafting_without_ms": "1.04"}], SHAPE)
+    }
+    assert own_bare["in a forward beside drafts"] == pytest.approx(20.0)
     quick = [each["pattern"] for each in in_a_forward([row | {"drafting_ms": "0.99"}], SHAPE)]
     assert quick == ["in a forward", "single launch beside drafts"]
 

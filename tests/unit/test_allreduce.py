@@ -274,6 +274,43 @@ def test_messages_between_drafts_are_flagged_by_the_table_made_between_drafts():
         assert step_change(one, one, cycle, Shape(10, 500), Shape(1, 500)).extrapolated.tolist() == [flagged]
 
 
+def test_flags_are_by_the_tables_that_are_read():
+    """Verify's 8,000 bytes, drafts of 8,000 and 2,000 (8 and 2 tokens), decode's 2,000; one table at a time ends too early or begins too late."""
+    cycle = Cycle.of(SpecConfig(3, 1, 4, "eagle3"), Workload(2), "vllm").captured("vllm", "0.24.0")
+    plain = Cycle.of(SpecConfig(0, 1, 1), Workload(2), "vllm").captured("vllm", "0.24.0")
+    whole, early, late = ((100, 1e5), (100, 7999), (2001, 1e5))
+
+    def flagged(alone, beside, counts, draft):
+        one = replace(curve(*((size, 9.0) for size in alone)), drafting=curve(*((size, 9.0) for size in beside)))
+        return bool(step_change(one, one, counts, Shape(10, 500), draft).extrapolated[0])
+
+    same, small = Shape(1, 500), Shape(1, 50)  # messages of 1,000 and of 100 bytes a token
+    assert not flagged(whole, whole, cycle, same)
+    assert flagged(whole, early, cycle, small)  # verify's
+    assert flagged(whole, (101, 1e5), replace(cycle, padded_draft=np.array([1.0])), small)  # a narrow draft's
+    assert flagged(whole, (801, 1e5), cycle, small)  # a wide draft's 800
+    assert flagged(late, whole, cycle, same)  # decode's, read alone
+    assert not flagged(early, whole, cycle, same)  # a verify between drafts is not read alone
+    assert not flagged(whole, late, plain, same)  # nor one without drafts beside them
+    assert flagged(late, whole, plain, same)
+
+
+def test_a_lookup_and_a_cycle_without_graphs_have_no_drafts_beside_their_verify():
+    lookup = Cycle.of(SpecConfig(1, 1, 4, "ngram"), Workload(2), "vllm").captured("vllm", "0.24.0")
+    eager = Cycle.of(SpecConfig(3, 1, 4, "eagle3"), Workload(2), "vllm", eager=True).captured("vllm", "0.24.0")
+    extends = Cycle.of(SpecConfig(1, 1, 2, "eagle3"), Workload(2), "sglang").captured("sglang", None)
+    assert [c.between_drafts.tolist() for c in (lookup, eager, extends)] == [[0], [0], [1]]
+    nccl, own = beside(40.0, 43.0, 3.0), beside(10.0, 10.0, 1.0)
+    for cycle in (lookup, eager):
+        found = step_change(nccl, own, cycle, Shape(10, 500), Shape(1, 500))
+        assert (found.verify_ms, found.launch_ms) == (pytest.approx([20 * -0.03]), pytest.approx([0.0]))
+
+
+def test_a_verify_that_no_graph_holds_has_no_launches_beside_graphs():
+    cycle = Cycle.of(SpecConfig(3, 1, 4, "eagle3"), Workload(np.array([16, 600])), "vllm").captured("vllm", "0.24.0")
+    assert cycle.launches.tolist() == [49, 0]
+
+
 def test_single_launches_were_counted_in_vllm_alone():
     """23, 6, 5 and 15 between the graphs of a cycle with three drafts."""
     forwards = np.array([0.0, 1.0, 3.0, 5.0])

@@ -338,15 +338,61 @@ def test_between_implementations_that_were_not_measured_beside_drafts_it_is_said
     alone = [row for row in BESIDE_DRAFTS if "own" not in row or row.endswith(",in a forward")]
     said = " ".join(as_json(run_cli("comm", csv(*alone), *SPLIT, "--json"))["notes"])
     assert "told to own by all-reduces that were measured without drafts" in said
-    assert "what default takes beside drafts is not used" not in said
+    assert "what default takes beside drafts is not used" in said
     other = [
         row.replace("in a forward", "back to back") if "default" in row and row.endswith(",in a forward") else row
         for row in alone
     ]
     said = " ".join(as_json(run_cli("comm", csv(*other), *SPLIT, "--json"))["notes"])
-    assert "what default takes beside drafts is not used" in said
+    assert "rows beside drafts of default are not used" in said
     nccl = csv("nccl,bytes,time_us", "default,64,40", "LL,64,10")
     assert "without drafts" not in run_cli("comm", nccl, *SPLIT).stdout
+
+
+def test_what_was_measured_beside_drafts_and_is_not_used_is_said(run_cli, csv):
+    """Without a split drafter, with a lookup (whose verify has no drafts beside it), and between NCCL's settings of which one lacks it, too."""
+    whole = csv(*BESIDE_DRAFTS)
+    unsplit = ("--layers", 10, "--hidden-size", 32, "--num-draft-tokens", "1,4")
+    lookup = (*SPLIT, "--method", "ngram", "--engine", "vllm")
+    for asked in (unsplit, lookup):
+        found = as_json(run_cli("comm", whole, *asked, "--json"))
+        assert "what default, own takes beside drafts is not used" in " ".join(found["notes"])
+        changes = [row["verify_change_ms"] for row in found["rows"]]
+        assert changes == pytest.approx([-0.6] * len(changes))
+    rows = [
+        row.replace("default,own", "LL,") for row in BESIDE_DRAFTS if "own" not in row or row.endswith(",in a forward")
+    ]
+    assert "what default takes beside drafts is not used" in run_cli("comm", csv(*rows), *SPLIT, "--json").stdout
+    used = run_cli("comm", csv(*BESIDE_DRAFTS), *SPLIT, "--json").stdout
+    assert "not used" not in used
+
+
+def test_launches_alone_are_said_to_be_unused(run_cli, csv):
+    rows = [row for row in BESIDE_DRAFTS if not row.endswith("beside drafts") or "single" in row]
+    assert "rows beside drafts of default, own are not used" in run_cli("comm", csv(*rows), *SPLIT, "--json").stdout
+
+
+def test_where_a_custom_all_reduce_carries_messages_launches_do_not_change(run_cli, csv):
+    rows = [row.replace("default,own", "LL,") for row in BESIDE_DRAFTS]
+    wired = ("--engine", "vllm", "--link", "nvlink", "--arch", "sm90", "--ranks", 2)
+    drafts = as_json(run_cli("comm", csv(*rows), *SPLIT, *wired, "--json"))["rows"][1]
+    assert (drafts["custom_all_reduce"], drafts["verify_change_ms"], drafts["launch_change_ms"]) == (True, 0.0, 0.0)
+
+
+def test_halves_of_all_reduces_stand_for_gathers_as_they_are_alone_in_cycles_that_draft_too(run_cli, csv):
+    """20 + 1 all-reduces of 9 − 43 µs beside drafts, half of 10 − 40 for the logits; what is shown adds up to what is told."""
+    rows = [row.replace("default,own", "LL,") for row in BESIDE_DRAFTS]
+    drafts = as_json(run_cli("comm", csv(*rows), *SPLIT, "--vocab-size", 100, "--json"))["rows"][1]
+    assert drafts["to_gather_ms"] - drafts["from_gather_ms"] == pytest.approx(-0.015)
+    assert drafts["verify_change_ms"] == pytest.approx(21 * -0.034 - 0.015)
+
+
+def test_spans_beside_drafts_are_named(run_cli, csv):
+    """Alone the tables end at 64 KiB, beside drafts at 64 bytes: a verify of four tokens lies beyond, one of one does not."""
+    rows = [row for row in BESIDE_DRAFTS if not ("beside drafts" in row and "65536" in row)]
+    record = as_json(run_cli("comm", csv(*rows), *SPLIT, "--json"))
+    assert [row["extrapolated"] for row in record["rows"]] == [False, True]
+    assert "default, beside drafts 64 B to 64 B" in " ".join(record["notes"])
 
 
 def test_a_model_moved_by_what_was_measured_beside_drafts_is_the_table_s(run_cli, csv, tmp_path):

@@ -13,6 +13,8 @@ from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.derived import ACROSS, IN_FORWARDS, DerivedSetting
 from specsim.cost.step_change import Shape
 from specsim.errors import ConfigurationError, UnknownSettingError
+from specsim.questions import Asked
+from specsim.report.plots import drawings
 from specsim.sweep import Axes, assumed_law, sweep
 from tests.synthetic import Truth, phase_runs
 
@@ -137,11 +139,13 @@ def test_all_reduces_in_a_forward_are_trusted_to_a_fifth_or_a_quarter_of_their_c
 
 def test_between_implementations_intervals_are_as_between_nccls_settings_once_measured_beside_drafts(model):
     felt = in_forwards(replace(derived(), gathered=False))
-    measured = replace(
-        felt, before=replace(felt.before, drafting=felt.before), after=replace(felt.after, drafting=felt.after)
-    )
+    launched = [replace(each, drafting=replace(each, launch_us=2.0)) for each in (felt.before, felt.after)]
+    measured = replace(felt, before=launched[0], after=launched[1])
     assert felt.allowed == ACROSS
     assert measured.allowed == IN_FORWARDS
+    assert (
+        replace(measured, after=replace(felt.after, drafting=felt.after)).allowed == ACROSS
+    )  # launches under one alone
     assert replace(measured, draft=None).allowed == ACROSS  # whose cycles do not draft over the GPUs
 
 
@@ -199,6 +203,97 @@ def test_a_sweep_agrees_with_single_questions(model):
         for row, batch in enumerate(axes.batch_size):
             alone = predict(moved, found.spec, Workload(batch), 1.0, nccl).times.cycle_ms
             assert found.cells.cycle_ms[setting, row] == pytest.approx(alone)
+
+
+VLLM = Setup(engine="vllm", engine_version="0.24.0", cuda_graph=True)
+
+
+def beside_drafts(draft=DRAFT):
+    """60 µs less an all-reduce alone and 70 between drafts, launches 2 µs less: 1.4 ms of verify, 0.14 of a draft forward."""
+    setting = derived(draft=draft)
+    before, after = (replace(each, in_forward=True, drafting=replace(curve("d", us, us), launch_us=launch))
+                     for each, us, launch in ((setting.before, 110.0, 3.0), (setting.after, 40.0, 1.0)))  # fmt: skip
+    return replace(setting, before=before, after=after)
+
+
+def vllm_runs(truth=None, figures=("verify_ms", "draft_ms", "cycle_ms", "decode_ms")):
+    """Phases and cycles of vLLM, of which some figures are kept."""
+    return [replace(run, setup=VLLM, figures={name: each for name, each in run.figures.items() if name in figures})
+            for run in phase_runs(truth or Truth(), (2, 4, 6), (1, 2, 8))]  # fmt: skip
+
+
+FIGURES = (("verify_ms", "draft_ms", "cycle_ms", "decode_ms"), ("cycle_ms", "decode_ms"), ("verify_ms", "cycle_ms", "decode_ms"),
+           ("verify_ms", "decode_ms"))  # fmt: skip
+
+
+@pytest.mark.parametrize("figures", FIGURES)
+def test_a_sweep_agrees_with_single_questions_beside_drafts_and_without_any(figures):
+    moved = fit(vllm_runs(figures=figures)).model.with_setting(beside_drafts())
+    axes = Axes((0, 1, 3, 5), (1,), (1, 2, 4, 6), (1, 2, 8), ("s", "fast"))
+    found = sweep(moved, assumed_law(0.6), axes)
+    assert (np.asarray(found.spec.num_steps) == 0).any()
+    for setting, nccl in enumerate(axes.nccl):
+        for row, batch in enumerate(axes.batch_size):
+            alone = predict(moved, found.spec, Workload(batch), 1.0, nccl).times.cycle_ms
+            assert found.cells.cycle_ms[setting, row] == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("other_ms", [0.0, 0.01, 0.05, 1.0])
+def test_a_change_of_what_a_fit_has_in_anothers_terms_counts_whole(other_ms):
+    """Verify 1.4, three drafts 0.42 and 49 launches 0.098 ms, whether the rest of a cycle is large, small or not told apart."""
+    for figures in FIGURES[:3]:
+        moved = fit(vllm_runs(replace(Truth(), other_ms=other_ms), figures)).model.with_setting(beside_drafts())
+        own, fast = (
+            predict(moved, SpecConfig(3, 1, 4), Workload(1), 2.0, nccl).times.cycle_ms for nccl in ("s", "fast")
+        )
+        assert fast == pytest.approx(own - 1.4 - 0.42 - 0.098)
+
+
+def test_what_no_run_timed_is_not_saved_of():
+    """Runs of verify alone: their cycles are lower bounds, and a faster drafter takes nothing off them."""
+    moved = fit(vllm_runs(figures=FIGURES[3])).model.with_setting(beside_drafts())
+    own, fast = (predict(moved, SpecConfig(3, 1, 4), Workload(1), 2.0, nccl).times for nccl in ("s", "fast"))
+    assert fast.lower_bound
+    assert fast.cycle_ms == pytest.approx(own.cycle_ms - 1.4)
+
+
+def test_a_table_that_leaves_nothing_of_a_whole_cycle_is_refused():
+    """A verify of 1.5 ms loses 1.4, a cycle of 1.51 with its draft and launches 1.6."""
+    small = Truth(verify_fixed_ms=1.5, verify_per_token_ms=0.001, draft_per_forward_ms=0.01, draft_fixed_ms=0.0,
+                  draft_per_token_ms=0.0, other_ms=0.0, decode_fixed_ms=5.0)  # fmt: skip
+    with pytest.raises(ConfigurationError, match="a cycle under 'fast' would take no time"):
+        fit(vllm_runs(small, FIGURES[1])).model.with_setting(beside_drafts())
+
+
+def test_a_saved_model_keeps_what_was_measured_beside_drafts(tmp_path):
+    moved = fit(vllm_runs()).model.with_setting(beside_drafts())
+    moved.save(tmp_path / "m.json")
+    assert CostModel.load(tmp_path / "m.json") == moved
+
+
+def test_spans_of_cycles_are_those_beside_drafts_and_of_decode_those_alone():
+    short = beside_drafts()
+    short = replace(
+        short, before=replace(short.before, drafting=replace(short.before.drafting, sizes=(1000.0, 5000.0)))
+    )
+    moved = fit(vllm_runs()).model.with_setting(short)
+    assert moved.span("message_bytes", "fast") == (1000.0, 5000.0)
+    assert moved.span("decode_message_bytes", "fast") == SIZES
+
+
+def test_a_bar_of_phases_ends_at_its_cycle():
+    """Also where a setting that was never run changes what the fit has no term of its own for."""
+    moved = fit(vllm_runs(figures=("verify_ms", "draft_ms", "decode_ms"))).model.with_setting(beside_drafts())
+    ((_, draw),) = drawings(moved, Asked(3, 1, 4, nccl="fast"), ["cycle"])
+    axes = draw().axes[0]
+    ends: dict[float, float] = {}
+    for bar in axes.patches:
+        ends[bar.get_y()] = max(ends.get(bar.get_y(), 0.0), bar.get_x() + bar.get_width())
+    assert [f"{end:.2f}" for end in ends.values()] == [
+        text.get_text() for text in axes.texts if "." in text.get_text()
+    ][: len(ends)]
+    whole = float(predict(moved, SpecConfig(3, 1, 4), Workload(1), 1.0, "fast").times.cycle_ms)
+    assert any(end == pytest.approx(whole) for end in ends.values())
 
 
 def test_a_saved_model_keeps_its_settings(model, tmp_path):

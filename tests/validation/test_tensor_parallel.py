@@ -34,6 +34,7 @@ from benchmarks.accuracy_tensor_parallel import (
     lateness,
     loads_told,
     machines_apart,
+    outside_intervals,
     parts_of,
     runs_of,
     served,
@@ -110,7 +111,7 @@ def test_loads_that_stand_out_scatter_by_clearly_more_than_any_other():
 def test_break_even_lengths_of_settings_that_were_never_run():
     """Found: 36 of 44 by the base's own runs moved (36 of 40 where no load stands out), without peer access 9 of 16; the engine's own 11 of 12.
 
-    Without peer access two machines' own lengths are 0.1 tokens apart.
+    Without peer access two machines' own lengths of 3 drafts are 0.07 tokens apart.
     """
     assert TOKENS == 0.05
     assert close("length_moved", OF_NCCL) == (36, 44)
@@ -121,7 +122,7 @@ def test_break_even_lengths_of_settings_that_were_never_run():
     assert close("length_moved", parts_of(OWN)) == (11, 12)
     assert close("length_moved", parts_of(OWN), steady=True) == (9, 9)
     assert close("length_told", OF_NCCL)[0] >= 30
-    assert machines_apart("nop2p") > TOKENS
+    assert machines_apart("nop2p", 4) > TOKENS
     errors = [abs(each.length_moved - each.length) for part in PROMPT for each in answers(*part) if each.steady]
     assert max(errors) < 0.13
 
@@ -131,7 +132,7 @@ def test_break_even_lengths_of_settings_that_were_never_run():
 
 def allowed(curves_in_forward, gathered, drafting=False):
     curve = measured_curve("a", np.array([1024.0, 2048.0]), np.array([1.0, 2.0]), curves_in_forward)
-    curve = replace(curve, drafting=curve if drafting else None)
+    curve = replace(curve, drafting=replace(curve, launch_us=1.0) if drafting else None)
     return DerivedSetting("b", "a", curve, curve, Shape(32, 4096), Shape(1, 4096), gathered=gathered)
 
 
@@ -183,13 +184,23 @@ def test_intervals_allow_for_what_all_reduces_in_a_forward_missed():
     assert served_outside(allowed(True, False, True), BESIDE, parts_of(OWN)) == (0, 24)
 
 
+def test_to_the_engines_own_changes_were_told_so_far_off():
+    """What specsim/cost/derived.py says of them: 0.9 to 1.2 times what is told beside drafts, to 1.8 without."""
+    for name, least, most in ((BESIDE, 0.9, 1.2), (WITHOUT_DRAFTS, 0.9, 1.77)):
+        found = [told(name, *part) for part in parts_of(OWN)]
+        every = np.concatenate([(each.change_ms / (each.change_ms + each.error_ms))[each.steady] for each in found])
+        assert (every.min(), every.max()) == pytest.approx((least, most), abs=0.01)
+
+
 def test_between_implementations_without_drafts_beside_them_intervals_have_to_allow_for_more():
     assert served_outside(allowed(True, False), WITHOUT_DRAFTS, parts_of(OWN)) == (0, 24)
     assert served_outside(allowed(True, True), WITHOUT_DRAFTS, parts_of(OWN))[0] > 10
 
 
 def test_intervals_do_not_allow_for_a_late_host():
-    assert served_outside(allowed(True, True), BESIDE, OF_LATE) == (4, 14)
+    """Two of 14 steady changes; 5 drafts at batch 1 to the engine's own, 3 at 4 without mixing."""
+    assert outside_intervals(OF_LATE) == 2
+    assert outside_intervals(PROMPT) == 0
 
 
 def test_intervals_allow_for_what_all_reduces_alone_missed():
