@@ -283,8 +283,8 @@ At 64 requests with drafts about a quarter of it is not seen, where power limits
 runs, {moved_close_within} of {moved_close_of} under NCCL's settings are, on the one machine {one_close_within} of {one_close_of}, over NVLink {nvlink_close_within} of {nvlink_close_of}, without peer access
 {nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}, where no load stands out {own_close_steady_within} of {own_close_steady_of}. The fit tells {told_close} of NCCL's: it takes the default's cycles for a
 line. On `h200x2g` {late_close_within} of {late_close_of} are, with errors to {late_close_most:.2f} tokens. Without peer access messages cost by their bytes, so that the length that drafts need grows faster with requests, and machines differ: the
-same L* of 3 drafts, measured on two of them where no load stands out, is up to {machines_apart:.2f} tokens apart. And no table there has the messages of 24 and 96 tokens (5 drafts at batch 4 and 16), whose
-changes are missed by most.
+same L* of 3 drafts, measured on two of them where no load stands out, is up to {machines_apart:.2f} tokens apart. And no table has the messages of 24 and 96 tokens (5 drafts at batch 4 and 16);
+the latter's changes are missed by most.
 
 What the engine's own all-reduce saves, both measured (`h200x2`; 5 drafts on other machines than plain decode):
 

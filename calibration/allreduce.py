@@ -43,7 +43,8 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 """Labels and their environments; without peer access messages go through host memory, as on a box without it.
 
-Without mixing NCCL leaves out what keeps its calls in graphs and outside them in order; it then forbids that one communicator's run at once.
+Without mixing NCCL leaves out what keeps its calls in graphs and outside them in order, and forbids a call outside graphs before every graph
+with calls of the same communicator has ended.
 """
 
 ONE_SHOT, TWO_SHOT, VLLM, VLLM_NCCL = "one-shot", "two-shot", "vllm", "vllm-nccl"
@@ -214,7 +215,7 @@ class Table:
 
 
 _NEEDED = {"drafting_ms", "launch_us"}
-"""Columns that tables of before lack: what has none of them is measured again."""
+"""Columns that tables of before lack: a way without them is measured again."""
 
 _SHARED = ("ranks", "hardware", "nccl_version", "source")
 COLUMNS = {
