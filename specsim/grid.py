@@ -132,6 +132,11 @@ class Plan:
         return [slice(int(low), int(high)) for low, high in pairwise(edges)]
 
     @cached_property
+    def drafting(self) -> bool:
+        """Whether a drafter's graphs stand beside verifies, where there are graphs: not a lookup's."""
+        return bool(self.model.cycle(self.spec, Workload(1), cuda_graph=True).between_drafts.any())
+
+    @cached_property
     def most(self) -> FloatArray:
         """Largest possible accept length by configuration."""
         return np.broadcast_to(np.asarray(self.spec.max_accept_length, dtype=float), self.accept_length.shape)
@@ -166,7 +171,7 @@ class Plan:
     def rest_ms(self, batch: FloatArray, configuration: IntArray | slice, setting: int) -> FloatArray:
         """R₀ + B·R₁ of configurations at batch sizes, arguments broadcast, and what a derived setting changes of it.
 
-        The table of verifies is of cycles that draft: what it changes of others' verifies otherwise is in it, too.
+        Verifies are tabled by width alone: what it changes otherwise of those that stand between no drafts is in it, too.
         """
         told = self.fixed.value[configuration] + batch * self.per_request.value[configuration]
         if not any(derived.label == self.settings[setting] for derived in self.model.derived):
@@ -176,7 +181,7 @@ class Plan:
         spec = SpecConfig(whole[1], whole[2], whole[3], self.spec.method)
         cycle = self.model.cycle(spec, Workload(whole[0]))
         label = self.settings[setting]
-        moved = self.model.rest_change_ms(cycle, label) + self.model.undrafted_change_ms(cycle, label)
+        moved = self.model.rest_change_ms(cycle, label) + self.model.as_it_runs_ms(cycle, label, self.drafting)
         return told + moved.reshape(told.shape)
 
     def cycle_estimate(self, verify: Estimate, batch: FloatArray, configuration: IntArray, setting: int) -> Estimate:
@@ -300,7 +305,7 @@ def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, 
     plan, part = chunk.plan, slice(chunk.start, chunk.stop)
     batch, decode = plan.batch_size[part], plan.decode[index]
     decode = Estimate(decode.value[part], decode.gradient[part])
-    table = _table_cycle(plan.model, plan.widths, batch)
+    table = _table_cycle(plan, batch)
     verify = verify_readings(plan.model, table, plan.settings[index])
     readings = [_Reading.of(plan, reading, batch, decode, index) for reading in verify.by_name.values()]
     point = verify.point.value.reshape(plan.widths.size, -1)
@@ -318,10 +323,10 @@ def _evaluate_setting(chunk: Chunk, index: int, cells: Cells) -> tuple[Columns, 
     return _columns(plan, cells, spread, readings, batch, decode), verify.open_because
 
 
-def _table_cycle(model: CostModel, widths: FloatArray, batch: FloatArray) -> Cycle:
-    """A cycle for every width and batch size, width first; steps and topk have no part in its verify."""
-    width, times = (np.ravel(axis) for axis in np.meshgrid(widths, batch, indexing="ij"))
-    return model.verify_cycle(times, width)
+def _table_cycle(plan: Plan, batch: FloatArray) -> Cycle:
+    """A cycle for every width and batch size, width first; steps and topk have no part in its verify, but whether they draft."""
+    width, times = (np.ravel(axis) for axis in np.meshgrid(plan.widths, batch, indexing="ij"))
+    return plan.model.verify_cycle(times, width, plan.drafting)
 
 
 def _outside(model: CostModel, table: Cycle, nccl: str) -> BoolArray:

@@ -481,7 +481,7 @@ def _fastest(decode: tuple[Estimate, ...]) -> Estimate:
 def _log_gains(plan: Plan, best: IntArray, index: int, decode: Estimate) -> tuple[FloatArray, dict[str, Estimate]]:
     """log(L·t/C) of the best cell at each batch size (eq. 7): the point, and by reading; NaN where it is open."""
     width = np.asarray(plan.spec.num_draft_tokens)[best].astype(float)
-    table = plan.model.verify_cycle(plan.batch_size, width)
+    table = plan.model.verify_cycle(plan.batch_size, width, plan.drafting)
     verify = verify_readings(plan.model, table, plan.settings[index])
     length = np.where(best < 0, np.nan, plan.accept_length[best])
 

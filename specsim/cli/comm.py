@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def model_options(command: Any) -> Any:
         click.option("--topk", type=int, default=1, show_default=True, help="Branches a draft step keeps."),
         click.option("--method", type=click.Choice(list(METHODS)), default="eagle3", show_default=True,
                      help="Drafting method, for the drafter's forwards."),
-        click.option("--engine", type=click.Choice(ENGINES), help="Engine, for those and for custom all-reduces."),
+        click.option("--engine", type=click.Choice(ENGINES), help="Engine, for those and for custom all-reduces.  [default: the model's]"),
         click.option("--engine-version", help="Its version.  [default: the model's, else the newest known]"),
         click.option("--arch", help="The GPUs' architecture, such as sm90; decides vLLM's custom all-reduce."),
         click.option("--link", type=click.Choice(LINKS), help="How the GPUs are connected."),
@@ -97,9 +98,11 @@ def command(
         _tell_campaign(output, as_json)
         return
     model = None if model_path is None else CostModel.load(model_path)
-    if model is not None and options["engine_version"] is None and options["engine"] == model.setup.engine:
-        options["engine_version"] = model.setup.engine_version
+    if model is not None:
+        options |= _of_model(model, options)
     asked, table = _compared(tables, in_place, bus_gb_s, options)
+    if model is not None and model.setup.cuda_graph is False:
+        asked = replace(asked, eager=True)
     record = comm_record(asked, before, after, table)
     if model is not None and save_model is not None:
         written(save_model, with_settings(model, asked, before, after).save)
@@ -107,6 +110,17 @@ def command(
     if output is not None:
         _draw("comm_figure", record, output)
     show(record, lambda: comm_text(record), as_json)
+
+
+def _of_model(model: CostModel, options: dict[str, Any]) -> dict[str, Any]:
+    """Engine and version of a model's runs, where they are not stated; raises UsageError where another engine is."""
+    ran, engine = model.setup.engine, options["engine"] or model.setup.engine
+    if None not in (ran, engine) and engine != ran:
+        raise click.UsageError(
+            f"--engine {engine}, but --model's runs were made on {ran}: leave it out, or give a model of {engine}"
+        )
+    version = options["engine_version"] or (model.setup.engine_version if ran is not None else None)
+    return {"engine": engine, "engine_version": version}
 
 
 def _stated() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -78,6 +78,13 @@ class DerivedSetting:
             return ALONE
         beside = [curve.drafting for curve in curves if curve.drafting is not None and curve.drafting.launch_us]
         return IN_FORWARDS if self.gathered or (self.draft is not None and len(beside) == 2) else ACROSS
+
+    @property
+    def without_drafts(self) -> DerivedSetting:
+        """The same by all-reduces in forwards alone."""
+        before, after = (replace(curve, drafting=None) if isinstance(curve, MeasuredCurve) else curve
+                         for curve in (self.before, self.after))  # fmt: skip
+        return replace(self, before=before, after=after)
 
     def bounds_ms(self, change: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Lowest and highest change of verify that its interval allows for where one is predicted [ms], shapes (n,)."""

@@ -114,10 +114,15 @@ def single_launches(draft_forwards: FloatArray, engine: str | None) -> FloatArra
     return np.where(draft_forwards > 0, _VLLM_LAUNCHES + _VLLM_LAUNCHES_EACH * (draft_forwards - 1.0), 0.0)
 
 
+def graphs_known(engine: str | None) -> bool:
+    """Whether it is known which graphs an engine captures."""
+    return _known(engine) in ("sglang", "vllm")
+
+
 def is_captured(
     batch_size: Ints | Floats,
     num_draft_tokens: Ints | Floats,
-    engine: str,
+    engine: str | None,
     version: str | None = None,
     speculative: bool = True,
     *,

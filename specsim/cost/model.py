@@ -15,7 +15,7 @@ from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.communication import Estimate, affine_reading, ratio_reading, shift_reading
 from specsim.cost.derived import DerivedSetting, never_run
 from specsim.cost.step_change import gathers, in_cycles
-from specsim.cost.terms import BARE, KV_READ, PADDED, PLAIN, TERM_BY_NAME, Cycle
+from specsim.cost.terms import BARE, KV_READ, PADDED, PHASES, PLAIN, TERM_BY_NAME, Cycle
 from specsim.errors import ConfigurationError, MixedSetupError, NotIdentifiedError, UnknownSettingError
 from specsim.quantities import (
     CONTEXT_TOLERANCE,
@@ -235,10 +235,14 @@ class CostModel:
         context = cycle.context_len if context_len is None else context_len
         return self._captured(replace(cycle, batch_size=np.asarray(batch_size, dtype=float), context_len=context))
 
-    def verify_cycle(self, batch_size: FloatArray, num_draft_tokens: FloatArray) -> Cycle:
-        """Drafting cycles of which only the verify is asked: n batch sizes and widths, shape (n,), at `context_len`."""
+    def verify_cycle(self, batch_size: FloatArray, num_draft_tokens: FloatArray, drafting: bool = True) -> Cycle:
+        """Cycles of which only the verify is asked: n batch sizes and widths, shape (n,), at `context_len`.
+
+        Wider than a token they run between a drafter's graphs, where that is `drafting`.
+        """
         plain = self.plain_cycle(batch_size)
-        drafted = replace(plain, num_steps=np.ones_like(batch_size), between_drafts=1.0 - plain.eager)
+        between = np.where((num_draft_tokens > 1) & drafting, 1.0 - plain.eager, 0.0)
+        drafted = replace(plain, num_steps=np.ones_like(batch_size), between_drafts=between)
         return self._captured(replace(drafted, num_draft_tokens=num_draft_tokens))
 
     # -- linear forms --------------------------------------------------------------------------------------
@@ -247,25 +251,21 @@ class CostModel:
         """Time of one phase, φᵀθ, as a sum of the terms fitted for it (eq. 2–5).
 
         Where graphs are off and the host's time is told, the longer of that and the device's; under a derived setting
-        its base's, changed by eq. 17. What lies beside verify may then fall below 0: where the fit has it in another's terms.
+        its base's, changed by eq. 17, of which a part beside verify may then fall below 0 (`rest_change_ms`).
         """
         derived = self._derived(nccl)
         if derived is not None:
             base = self.phase(phase, cycle, derived.base)
+            if phase in PHASES[1:]:
+                return Estimate(base.value + self._beside_change_ms(derived, phase, cycle), base.gradient)
             return Estimate(
-                np.maximum(base.value + derived.change_ms(phase, cycle), self._least(phase, base)), base.gradient
+                np.maximum(base.value + derived.change_ms(phase, cycle), _LEAST_LEFT * base.value), base.gradient
             )
         device = self._sum(phase, cycle, nccl, hosted=False)
         if not (cycle.eager.any() and any(TERM_BY_NAME[c.name].hosted for c in self.coefficients)):
             return device
         host = self._sum(phase, cycle, nccl, hosted=True)
         return _where(host.value > device.value, host, device)
-
-    def _least(self, phase: str, base: Estimate) -> FloatArray | float:
-        """What is left of a phase at least, whatever another setting is said to save of it [ms], shape (n,)."""
-        if phase in ("verify", "decode"):
-            return _LEAST_LEFT * base.value
-        return 0.0 if phase in self.unmeasured_phases else -np.inf
 
     def _derived(self, nccl: str | None) -> DerivedSetting | None:
         return next((derived for derived in self.derived if derived.label == nccl), None)
@@ -295,6 +295,8 @@ class CostModel:
         no time at something measured.
         """
         base = self.setting(derived.base)
+        if self.setup.cuda_graph is False:  # without graphs nothing runs between a drafter's
+            derived = derived.without_drafts
         if derived.label in [s.label for s in self.settings]:
             raise ConfigurationError(f"NCCL setting {derived.label!r} was run: its own runs say more than a table")
         copy = replace(base, label=derived.label, environment={})
@@ -323,16 +325,18 @@ class CostModel:
         ):
             own = self.phase(phase, cycle, base.label).value
             yield phase, own, own + derived.change_ms(phase, cycle)
-        for ran in self.measured:
-            if ran.nccl == base.label and not self.lower_bound(base.label):
-                spec = SpecConfig(ran.num_steps, ran.topk, ran.num_draft_tokens, ran.method)
-                cycle = self.cycle(spec, Workload(ran.batch_size))
-                own = (self.phase("verify", cycle, base.label) + self.rest(cycle, base.label)).value
-                yield (
-                    "a cycle",
-                    own,
-                    own + derived.change_ms("verify", cycle) + self.rest_change_ms(cycle, derived.label),
-                )
+        if self.lower_bound(base.label):
+            return
+        for method in {ran.method for ran in self.measured if ran.nccl == base.label}:
+            ran = {(m.num_steps, m.topk, m.num_draft_tokens, m.batch_size) for m in self.measured
+                   if (m.nccl, m.method) == (base.label, method)}  # fmt: skip
+            steps, topk, width, batch = np.array(sorted(ran), dtype=np.int64).T
+            cycle = self.cycle(SpecConfig(steps, topk, width, method), Workload(batch))
+            verify, rest = self.phase("verify", cycle, base.label).value, self.rest(cycle, base.label).value
+            beside = np.sum([self._beside_change_ms(derived, phase, cycle) for phase in PHASES[1:]], axis=0)
+            if derived.draft is not None and np.isfinite(self._least_change_ms(derived, rest)).all():
+                yield "what a cycle has beside verify", rest[rest > 0], (rest + beside)[rest > 0]
+            yield "a cycle", verify + rest, verify + rest + derived.change_ms("verify", cycle) + beside
 
     def _sum(self, phase: str, cycle: Cycle, nccl: str | None, hosted: bool) -> Estimate:
         gradient = np.zeros((cycle.batch_size.size, len(self.coefficients)))
@@ -436,21 +440,49 @@ class CostModel:
 
     def rest(self, cycle: Cycle, nccl: str | None) -> Estimate:
         """Draft, extend and other together: what a cycle takes beside verify (eq. 1), under a setting if one is derived."""
+        derived = self._derived(nccl)
+        if derived is not None:
+            base = self.rest(cycle, derived.base)
+            return Estimate(base.value + self.rest_change_ms(cycle, derived.label), base.gradient)
         return self.phase("draft", cycle, nccl) + self.phase("extend", cycle, nccl) + self.phase("other", cycle, nccl)
 
     def rest_change_ms(self, cycle: Cycle, nccl: str) -> FloatArray:
-        """What a derived setting changes of `rest` from its base [ms], shape (n,); 0 for a setting that was run."""
+        """What a derived setting changes of `rest` from its base [ms], shape (n,); 0 for a setting that was run.
+
+        At least 1% of `rest` is left where verify was timed apart from it.
+        """
         derived = self._derived(nccl)
         if derived is None or derived.draft is None:
             return np.zeros_like(cycle.batch_size)
-        return self.rest(cycle, nccl).value - self.rest(cycle, derived.base).value
+        change = np.sum([self._beside_change_ms(derived, phase, cycle) for phase in PHASES[1:]], axis=0)
+        return np.asarray(np.maximum(change, self._least_change_ms(derived, self.rest(cycle, derived.base).value)))
 
-    def undrafted_change_ms(self, cycle: Cycle, nccl: str) -> FloatArray:
-        """By how much more a derived setting changes a verify as it runs than one between drafts (`verify_cycle`) [ms], shape (n,)."""
-        derived = self._derived(nccl)
-        if derived is None:
+    def _least_change_ms(self, derived: DerivedSetting, base: FloatArray) -> FloatArray:
+        """The most that may be saved of a time beside verify [ms], shape (n,): all but 1% of what was timed apart."""
+        apart = "verify" in self.measured_phases and not self.setting(derived.base).whole_cycles
+        return (_LEAST_LEFT - 1.0) * base if apart and not self.unmeasured_phases else np.full_like(base, -np.inf)
+
+    def _beside_change_ms(self, derived: DerivedSetting, phase: str, cycle: Cycle) -> FloatArray:
+        """What a derived setting changes of a phase beside verify [ms], shape (n,).
+
+        Of a phase in another's terms no more is saved than at the deepest configuration that was run; of one that no run
+        measured nothing.
+        """
+        change = derived.change_ms(phase, cycle)
+        if phase in self.unmeasured_phases:
+            return np.maximum(change, 0.0)
+        if phase in {coefficient.phase for coefficient in self.coefficients}:
+            return change
+        deepest = self.span("num_steps", derived.base)[1]
+        kept = np.where(change < 0, np.minimum(deepest / np.maximum(cycle.num_steps, 1.0), 1.0), 1.0)
+        return np.asarray(kept * change)
+
+    def as_it_runs_ms(self, cycle: Cycle, nccl: str, drafting: bool) -> FloatArray:
+        """By how much more a derived setting changes a verify as it runs than that of its `verify_cycle` [ms], shape (n,)."""
+        derived, asked = self._derived(nccl), self.verify_cycle(cycle.batch_size, cycle.num_draft_tokens, drafting)
+        if derived is None or (asked.between_drafts == cycle.between_drafts).all():
             return np.zeros_like(cycle.batch_size)
-        between = replace(cycle, between_drafts=1.0 - cycle.eager)
+        between = replace(cycle, between_drafts=asked.between_drafts)
         return derived.change_ms("verify", cycle) - derived.change_ms("verify", between)
 
     def verify(self, cycle: Cycle, nccl: str) -> Readings:

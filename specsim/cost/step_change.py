@@ -157,26 +157,28 @@ def step_change(
     by what was measured between drafts, where it was (`in_cycles`).
     """
     curves = (before, after)
-    beside = in_cycles(curves, draft)
+    beside, between = in_cycles(curves, draft), cycle.between_drafts > 0
 
     def change(of: tuple[AllReduceCurve, ...], shape: Shape, tokens: FloatArray, positions: FloatArray) -> FloatArray:
         reduced = np.asarray(forward_change_ms(of[0], of[1], shape, tokens, custom))
         first, then = gather_ms(curves, shape, positions)
         return reduced + (then - first if gathered else 0.0)
 
+    def in_cycle(shape: Shape, tokens: FloatArray, positions: FloatArray) -> FloatArray:
+        return np.where(between, *(change(of, shape, tokens, positions) for of in (beside, curves)))
+
     nothing = np.zeros_like(cycle.batch_size)
     drafted = extended = nothing
     if draft is not None:
         wide, narrow = draft_forwards(cycle)
-        whole = change(beside, draft, cycle.padded_verify, last_positions(cycle))
-        drafted = wide * whole + narrow * change(beside, draft, cycle.padded_draft, cycle.padded_draft)
+        whole = in_cycle(draft, cycle.padded_verify, last_positions(cycle))
+        drafted = wide * whole + narrow * in_cycle(draft, cycle.padded_draft, cycle.padded_draft)
         extended = extend_forwards * cycle.drafts * whole
-    verify = [change(of, target, cycle.padded_verify, cycle.verify_tokens) for of in (beside, curves)]
     carried = carried_by_custom(custom, np.asarray(target.message_bytes(cycle.padded_verify)))
     messages, logits = beyond_cycle(curves, cycle, target, draft, extend_forwards)
     decode_messages, decode_logits = beyond_decode(curves, cycle, target)
     return StepChange(
-        np.where(cycle.between_drafts > 0, *verify),
+        in_cycle(target, cycle.padded_verify, cycle.verify_tokens),
         drafted,
         extended,
         np.where(carried, 0.0, launch_change_ms(beside[0], beside[1], cycle.launches)),
@@ -191,20 +193,22 @@ def beyond_cycle(
     curves: tuple[AllReduceCurve, ...], cycle: Cycle, target: Shape, draft: Shape | None, extend_forwards: int
 ) -> tuple[BoolArray, BoolArray]:
     """Where a cycle's all-reduces, and where its gathers of logits, lie outside any of the curves; shapes (n,)."""
-    drafts, beside = cycle.between_drafts > 0, in_cycles(curves, draft)
-    forwards = [
-        (drafts, beside, target, cycle.padded_verify, cycle.verify_tokens),
-        (~drafts, curves, target, cycle.padded_verify, cycle.verify_tokens),
-    ]
+    between, beside = cycle.between_drafts > 0, in_cycles(curves, draft)
+    everywhere = np.ones(cycle.batch_size.shape, dtype=bool)
+    forwards = [(everywhere, target, cycle.padded_verify, cycle.verify_tokens)]
     if draft is not None:
         wide, narrow = draft_forwards(cycle)
         whole = (wide > 0) | ((cycle.num_steps > 0) & (extend_forwards > 0))
         forwards += [
-            (whole, beside, draft, cycle.padded_verify, last_positions(cycle)),
-            (narrow > 0, beside, draft, cycle.padded_draft, cycle.padded_draft),
+            (whole, draft, cycle.padded_verify, last_positions(cycle)),
+            (narrow > 0, draft, cycle.padded_draft, cycle.padded_draft),
         ]
-    messages = [there & _outside(of, shape.message_bytes(tokens)) for there, of, shape, tokens, _ in forwards]
-    logits = [there & _logits_outside(curves, shape, positions) for there, _, shape, _, positions in forwards]
+
+    def outside(sizes: Floats) -> BoolArray:
+        return np.where(between, _outside(beside, sizes), _outside(curves, sizes))
+
+    messages = [there & outside(shape.message_bytes(tokens)) for there, shape, tokens, _ in forwards]
+    logits = [there & _logits_outside(curves, shape, positions) for there, shape, _, positions in forwards]
     return np.logical_or.reduce(messages), np.logical_or.reduce(logits)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from specsim.cost.bare_forwards import BareForwards
-from specsim.cost.graph_padding import is_captured, padded_draft_tokens, padded_tokens, single_launches
+from specsim.cost.graph_padding import graphs_known, is_captured, padded_draft_tokens, padded_tokens, single_launches
 from specsim.methods import cycle_shape
 from specsim.quantities import FloatArray, SpecConfig, Workload
 
@@ -85,9 +85,11 @@ class Cycle:
         branches = batch * self.topk
         draft = np.where(graphs, padded_draft_tokens(batch, self.topk, width, engine, version), branches)
         decode = np.where(graphs, padded_tokens(batch, 1, engine, version, speculative=False), batch)
-        held = graphs & is_captured(batch, width, engine or "", version)
-        launches = np.where(held, single_launches(self.draft_forwards, engine), 0.0)
-        return replace(self, padded_verify=verify, padded_draft=draft, padded_decode=decode, launches=launches)
+        held = is_captured(batch, width, engine, version) if graphs_known(engine) else np.ones(batch.shape, dtype=bool)
+        between = np.where(held, self.between_drafts, 0.0)
+        launches = np.where(between > 0, single_launches(self.draft_forwards, engine), 0.0)
+        return replace(self, padded_verify=verify, padded_draft=draft, padded_decode=decode, launches=launches,
+                       between_drafts=between)  # fmt: skip
 
     def over(self, bare: BareForwards) -> Cycle:
         """The cycles with what bare forwards of their tokens take."""

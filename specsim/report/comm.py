@@ -47,7 +47,7 @@ Curve = MeasuredCurve | NcclPrior
 class Compared:
     """What is compared: the curves by label with whether each is NCCL's, and the model's shapes and cycles.
 
-    `wiring` None leaves custom all-reduces out of it.
+    `wiring` None leaves custom all-reduces out of it; `eager` says that CUDA graphs are off.
     """
 
     curves: tuple[Curve, ...]
@@ -59,6 +59,7 @@ class Compared:
     wiring: Wiring | None
     engine: str | None
     engine_version: str | None = None
+    eager: bool = False
 
     def curve(self, label: str) -> Curve:
         """The curve of a setting; raises UnknownSettingError listing the known ones."""
@@ -70,11 +71,16 @@ class Compared:
     def cycle(self) -> Cycle:
         """Every width at every batch size, widths running fastest, in the graphs that the engine captures; of no version the newest."""
         batches = np.array(self.batch_sizes, dtype=np.int64)[:, None]
-        return Cycle.of(self.spec, Workload(batches), self.engine).captured(self.engine, self.engine_version)
+        cycle = Cycle.of(self.spec, Workload(batches), self.engine, eager=self.eager)
+        return cycle.captured(self.engine, self.engine_version)
 
     def both_of_nccl(self, *labels: str) -> bool:
         """Whether all of these are NCCL settings, under which NCCL gathers logits."""
         return all(flag for curve, flag in zip(self.curves, self.of_nccl, strict=True) if curve.label in labels)
+
+    def one_of_nccl(self, *labels: str) -> bool:
+        """Whether NCCL carries messages under one of these and something else under another."""
+        return len({flag for curve, flag in zip(self.curves, self.of_nccl, strict=True) if curve.label in labels}) > 1
 
     def custom(self, *labels: str) -> tuple[CustomPath, ...]:
         """The custom paths that stand before both settings: none where one of them is no NCCL setting."""
@@ -212,7 +218,7 @@ def _notes(asked: Compared, start: str, rows: list[Record], measured: AllReduceT
     if any(not isinstance(curve, MeasuredCurve) for curve in asked.curves):
         yield PRIOR_WARNING
     else:
-        yield from _notes_of_curves(asked, rows)
+        yield from _notes_of_curves(asked, start, rows)
     if measured is not None:
         yield from measured.notes
         yield from _mixed(measured)
@@ -237,14 +243,15 @@ def _notes(asked: Compared, start: str, rows: list[Record], measured: AllReduceT
         yield "one setting is compared with itself: give the table of another, or one that holds several"
 
 
-def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
+def _notes_of_curves(asked: Compared, start: str, rows: list[Record]) -> Iterator[str]:
     alone = [c.label for c in asked.curves if not (isinstance(c, MeasuredCurve) and c.in_forward)]
     if alone:
         yield MICROBENCHMARK
     else:
         yield "these all-reduces were measured in a forward: what it takes longer with them, over their number"
     if any(row["extrapolated"] for row in rows):
-        spans = "; ".join(f"{c.label} {_bytes(c.sizes[0])} to {_bytes(c.sizes[-1])}" for c in _with_drafting(asked))
+        read = _with_drafting(asked, start, rows)
+        spans = "; ".join(f"{c.label} {_bytes(c.sizes[0])} to {_bytes(c.sizes[-1])}" for c in read)
         yield f"EXTRAPOLATED at rows marked ¹ (verify, draft or plain decode): the tables cover {spans}"
     for measured, how in (
         (True, "by a size outside the table of gathers"),
@@ -255,7 +262,7 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
                 f"EXTRAPOLATED at rows marked ³: logits are gathered (verify, draft or plain decode) {how}:"
                 " above along the slope of the last octave, below as the smallest"
             )
-    for curve in _with_drafting(asked):
+    for curve in _with_drafting(asked, start, rows):
         if curve.largest_correction > _CORRECTION_SAID:
             yield (
                 f"{curve.label}: the table falls with size somewhere; held to a curve that never does, it moved by up to"
@@ -263,12 +270,13 @@ def _notes_of_curves(asked: Compared, rows: list[Record]) -> Iterator[str]:
             )
 
 
-def _with_drafting(asked: Compared) -> Iterator[MeasuredCurve]:
-    """The measured curves, each with what was measured beside drafts."""
+def _with_drafting(asked: Compared, start: str, rows: list[Record]) -> Iterator[MeasuredCurve]:
+    """The measured curves, and what was measured beside drafts where a row was read off it."""
+    told = {label for row in rows if row["drafts_measured"] for label in (start, row["setting"])}
     for curve in asked.curves:
         if isinstance(curve, MeasuredCurve):
             yield curve
-            if curve.drafting is not None and asked.draft is not None:
+            if curve.drafting is not None and curve.label in told:
                 yield curve.drafting
 
 
@@ -302,25 +310,24 @@ def _about_gathers(asked: Compared, rows: list[Record], measured: AllReduceTable
 
 def _about_drafts(asked: Compared, start: str, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:
     """What drafting cycles rest on, what they lack, and rows that nothing was read off."""
-    drafts = asked.draft is not None and bool((asked.cycle().between_drafts > 0).any())
-    told = {row["setting"] for row in rows if row["drafts_measured"]}
-    others = list(dict.fromkeys(row["setting"] for row in rows))
+    told = dict.fromkeys(row["setting"] for row in rows if row["drafts_measured"])
+    others = [label for label in dict.fromkeys(row["setting"] for row in rows) if label not in told]
+    kept = [label for label in (start, *others) if getattr(asked.curve(label), "drafting", None) is not None]
+    possible = asked.draft is not None and bool((asked.cycle().between_drafts > 0).any())
     if told:
         launched = " and single launches" * any(row["launch_change_ms"] for row in rows)
-        names = ", ".join(label for label in others if label in told)
-        yield f"cycles that draft are told by all-reduces{launched} measured between a drafter's graphs, to {names}"
-    across = [label for label in others if label not in told and not asked.both_of_nccl(start, label)]
-    if across and drafts:
+        yield f"cycles that draft are told by all-reduces{launched} measured between a drafter's graphs, to {', '.join(told)}"
+    apart = [label for label in others if start in kept or label in kept or asked.one_of_nccl(start, label)]
+    if possible and apart:
         yield (
-            f"cycles that draft are told to {', '.join(across)} by all-reduces that were measured without drafts: NCCL's, and single launches"
-            " beside them, take longer between a drafter's graphs, others' do not (python -m calibration allreduce --model measures both)"
+            f"cycles that draft are told to {', '.join(apart)} by all-reduces that were not measured beside drafts under both settings: by default"
+            " NCCL's, and single launches, take longer between a drafter's graphs, others' do not (python -m calibration allreduce --model"
+            " measures both)"
         )
-    kept = [c for c in asked.curves if isinstance(c, MeasuredCurve) and c.drafting is not None]
-    idle = [c.label for c in kept if c.label not in told and (c.label != start or not told)]
-    if idle:
+    if not possible and kept:
         yield (
-            f"what {', '.join(idle)} takes beside drafts is not used: it counts for cycles with CUDA graphs whose drafter is split (--draft-layers),"
-            " where it was measured under both settings"
+            f"what {', '.join(kept)} takes beside drafts is not used: it counts for cycles with CUDA graphs whose drafter has forwards and is split"
+            " (--draft-layers)"
         )
     if measured and (lost := dict.fromkeys(name for each in (BESIDE_DRAFTS, LAUNCH) for name in measured.unused(each))):
         yield (

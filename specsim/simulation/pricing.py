@@ -153,7 +153,7 @@ class Prefill:
             raise NotIdentifiedError(
                 "one verify width does not tell what a token costs: state prefill (--prefill-ms-per-1000-tokens)"
             )
-        verify = model.verify(model.verify_cycle(np.ones(2), np.array([low, high])), label).point.value
+        verify = model.verify(model.verify_cycle(np.ones(2), np.array([low, high]), drafting=False), label).point.value
         slope = max(float(verify[1] - verify[0]) / (high - low), 0.0)
         why = (
             f"prefill was not measured: ASSUMED are {1000 * slope:.4g} ms per 1,000 tokens, verify's slope from {low:g} to"
@@ -168,4 +168,4 @@ def _narrowest_ms(model: CostModel, nccl: str, width: float) -> float:
         decode = float(model.decode(model.plain_cycle(np.ones(1)), nccl).value[0])
         if np.isfinite(decode):
             return decode
-    return float(model.verify(model.verify_cycle(np.ones(1), np.array([width])), nccl).point.value[0])
+    return float(model.verify(model.verify_cycle(np.ones(1), np.array([width]), drafting=False), nccl).point.value[0])

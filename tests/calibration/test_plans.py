@@ -209,6 +209,7 @@ def test_forwards_of_before_drafts_were_beside_them_are_measured_again(tmp_path)
         "with_ms": 2.0,
         "without_ms": 1.0,
         "drafting_ms": 2.1,
+        "drafting_without_ms": 1.0,
         "launch_us": 3.0,
     }
     table.add(Way("nccl"), [row])

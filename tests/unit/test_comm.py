@@ -326,7 +326,7 @@ def test_what_was_measured_beside_drafts_tells_cycles_that_draft(run_cli, csv):
     text = " ".join(run_cli("comm", table, *SPLIT, "--engine", "vllm").stdout.split())
     assert "verify draft launches cycle decode" in text
     assert "measured between a drafter's graphs, to own" in text
-    assert "without drafts" not in text
+    assert "not measured beside drafts" not in text
     assert "MIXED" not in text
     assert "launches cycle" not in " ".join(run_cli("comm", table, *SPLIT, "--engine", "sglang").stdout.split())
     other = as_json(run_cli("comm", table, *SPLIT, "--engine", "sglang", "--json"))["rows"][1]
@@ -337,8 +337,7 @@ def test_between_implementations_that_were_not_measured_beside_drafts_it_is_said
     """And rows beside drafts without a forward's are said to be unused."""
     alone = [row for row in BESIDE_DRAFTS if "own" not in row or row.endswith(",in a forward")]
     said = " ".join(as_json(run_cli("comm", csv(*alone), *SPLIT, "--json"))["notes"])
-    assert "told to own by all-reduces that were measured without drafts" in said
-    assert "what default takes beside drafts is not used" in said
+    assert "told to own by all-reduces that were not measured beside drafts under both settings" in said
     other = [
         row.replace("in a forward", "back to back") if "default" in row and row.endswith(",in a forward") else row
         for row in alone
@@ -346,7 +345,7 @@ def test_between_implementations_that_were_not_measured_beside_drafts_it_is_said
     said = " ".join(as_json(run_cli("comm", csv(*other), *SPLIT, "--json"))["notes"])
     assert "rows beside drafts of default are not used" in said
     nccl = csv("nccl,bytes,time_us", "default,64,40", "LL,64,10")
-    assert "without drafts" not in run_cli("comm", nccl, *SPLIT).stdout
+    assert "beside drafts" not in run_cli("comm", nccl, *SPLIT).stdout
 
 
 def test_what_was_measured_beside_drafts_and_is_not_used_is_said(run_cli, csv):
@@ -356,15 +355,23 @@ def test_what_was_measured_beside_drafts_and_is_not_used_is_said(run_cli, csv):
     lookup = (*SPLIT, "--method", "ngram", "--engine", "vllm")
     for asked in (unsplit, lookup):
         found = as_json(run_cli("comm", whole, *asked, "--json"))
-        assert "what default, own takes beside drafts is not used" in " ".join(found["notes"])
+        notes = " ".join(found["notes"])
+        assert "what default, own takes beside drafts is not used" in notes
+        assert "beside drafts 64 B" not in notes
         changes = [row["verify_change_ms"] for row in found["rows"]]
         assert changes == pytest.approx([-0.6] * len(changes))
     rows = [
         row.replace("default,own", "LL,") for row in BESIDE_DRAFTS if "own" not in row or row.endswith(",in a forward")
     ]
-    assert "what default takes beside drafts is not used" in run_cli("comm", csv(*rows), *SPLIT, "--json").stdout
+    assert (
+        "told to LL by all-reduces that were not measured beside drafts"
+        in run_cli("comm", csv(*rows), *SPLIT, "--json").stdout
+    )
     used = run_cli("comm", csv(*BESIDE_DRAFTS), *SPLIT, "--json").stdout
     assert "not used" not in used
+    others = ("nccl,implementation,bytes,time_us,pattern", *(f"default,{name},{size},{us},in a forward" for size in (64, 65536)
+                                                             for name, us in (("own", 10), ("one-shot", 12))))  # fmt: skip
+    assert "beside drafts" not in run_cli("comm", csv(*others), *SPLIT, "--json").stdout  # NCCL carries nothing
 
 
 def test_launches_alone_are_said_to_be_unused(run_cli, csv):
@@ -452,3 +459,31 @@ def test_labels_that_hold_commas_are_told_apart_in_a_list(run_cli, csv):
     table = csv("nccl,bytes,time_us,cuda_graph,ranks", "a,1,2,true,2", "a,1,3,false,4", "b,1,2,true,2")
     refused = run_cli("comm", table, *MODEL, "--to", "c")
     assert "known here: a, graph, 2 ranks; a, eager, 4 ranks; b" in refused.stderr
+
+
+def test_a_models_engine_and_graphs_are_those_of_a_comparison(run_cli, csv, tmp_path):
+    """What is printed is what is saved: engine and graph mode are the model's, another engine is refused."""
+    for graphs, launched in ((True, True), (False, False)):
+        setup = Setup(engine="vllm", engine_version="0.24.0", cuda_graph=graphs)
+        fit([replace(run, setup=setup) for run in phase_runs(Truth(), (2, 4, 6), (1, 2, 8))]).model.save(
+            tmp_path / "m.json"
+        )
+        asked = (
+            "comm",
+            csv(*BESIDE_DRAFTS),
+            *SPLIT,
+            "--model",
+            tmp_path / "m.json",
+            "--save-model",
+            tmp_path / "n.json",
+        )
+        told = as_json(run_cli(*asked, "--json"))["rows"][1]
+        assert (told["launch_change_ms"] != 0, told["drafts_measured"]) == (launched, launched)
+        moved = CostModel.load(tmp_path / "n.json")
+        times = {
+            nccl: predict(moved, SpecConfig(3, 1, 4), Workload(1), 1.0, nccl).times.cycle_ms for nccl in ("s", "own")
+        }
+        assert times["own"] - times["s"] == pytest.approx(told["cycle_change_ms"])
+        refused = run_cli(*asked, "--engine", "sglang")
+        assert refused.exit_code == 2
+        assert "--model's runs were made on vllm" in refused.stderr

@@ -265,6 +265,36 @@ def test_a_table_that_leaves_nothing_of_a_whole_cycle_is_refused():
         fit(vllm_runs(small, FIGURES[1])).model.with_setting(beside_drafts())
 
 
+def test_no_depth_makes_a_cycle_shorter_than_its_savings_where_it_was_run():
+    """Whole cycles of three drafts alone: the fit has no time for a further draft, so that none is saved of it."""
+    runs = [run for run in vllm_runs(figures=FIGURES[1]) if run.spec is None or run.spec.num_steps == 3]
+    moved = fit(runs).model.with_setting(beside_drafts())
+    for steps, saved in ((3, 1.4 + 0.42 + 0.098), (30, 1.4 + 0.42), (300, 1.4 + 0.42)):
+        own, fast = (
+            predict(moved, SpecConfig(steps, 1, steps + 1), Workload(1), 2.0, nccl).times.cycle_ms
+            for nccl in ("s", "fast")
+        )
+        assert own - fast == pytest.approx(saved, abs=0.12)
+        assert fast > 0.5 * own
+
+
+def test_a_table_that_leaves_nothing_of_drafts_that_were_timed_is_refused():
+    """Drafts of 0.09 ms and 0.02 beside them, of which 0.42 and 0.098 would be saved."""
+    small = Truth(draft_per_forward_ms=0.03, draft_fixed_ms=0.0, draft_per_token_ms=0.0, other_ms=0.02)
+    with pytest.raises(ConfigurationError, match="what a cycle has beside verify under 'fast' would take no time"):
+        fit(vllm_runs(small)).model.with_setting(beside_drafts())
+
+
+def test_without_graphs_nothing_was_measured_beside_drafts(model):
+    """A model of runs with graphs off is moved by all-reduces alone, as far as intervals are concerned, too."""
+    eager = [replace(run, setup=replace(VLLM, cuda_graph=False)) for run in vllm_runs()]
+    moved = fit(eager).model.with_setting(replace(beside_drafts(), gathered=False))
+    own, fast = (predict(moved, SpecConfig(3, 1, 4), Workload(1), 2.0, nccl).times.cycle_ms for nccl in ("s", "fast"))
+    assert own - fast == pytest.approx(1.2 + 0.36)
+    (setting,) = moved.derived
+    assert setting.allowed == ACROSS
+
+
 def test_a_saved_model_keeps_what_was_measured_beside_drafts(tmp_path):
     moved = fit(vllm_runs()).model.with_setting(beside_drafts())
     moved.save(tmp_path / "m.json")
