@@ -83,18 +83,13 @@ def forward_change_ms(
     shape: Shape,
     tokens: Floats,
     custom: tuple[CustomPath, ...] = (),
-    positions: Floats | None = None,
 ) -> Floats:
-    """Change of a forward of T tokens [ms] from one setting to another, at the tokens' shape (eq. 17).
+    """Change of the all-reduces of a forward of T tokens [ms] from one setting to another, at the tokens' shape (eq. 17).
 
-    n·(a_after(T·h·b) − a_before(T·h·b)), 0 where a custom all-reduce carries the message under both, and the change of
-    gathering the logits of so many positions, which no custom all-reduce carries; without `positions` nothing of them.
+    n·(a_after(T·h·b) − a_before(T·h·b)), 0 where a custom all-reduce carries the message under both.
     """
     change = forward_ms(after, shape, tokens) - forward_ms(before, shape, tokens)
     kept = np.where(carried_by_custom(custom, shape.message_bytes(tokens)), 0.0, change)
-    if positions is not None:
-        first, then = gather_ms((before, after), shape, positions)
-        kept = kept + (then - first)
     return float(kept) if np.ndim(tokens) == 0 else kept
 
 

@@ -11,7 +11,7 @@ from specsim import SpecConfig, Workload
 from specsim.cost.allreduce import NcclPrior, measured_curve, nccl_priors
 from specsim.cost.custom_allreduce import Wiring, carried_by_custom, custom_paths
 from specsim.cost.graph_padding import single_launches
-from specsim.cost.step_change import Shape, draft_forwards, forward_change_ms, forward_ms, step_change
+from specsim.cost.step_change import Shape, draft_forwards, forward_change_ms, forward_ms, gather_ms, step_change
 from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError
 from specsim.fitting.allreduce import fit_affine
@@ -181,7 +181,8 @@ def test_a_split_vocabulary_has_one_more_all_reduce_and_half_of_one_for_its_logi
     shape = Shape(10, 4096, vocab_size=1000)
     assert (shape.all_reduces, shape.logits_bytes(3)) == (21, 6000)
     assert forward_change_ms(SLOW, FAST, shape, 4) == pytest.approx(-20e-3 * 21)
-    assert forward_change_ms(SLOW, FAST, shape, 4, positions=1) == pytest.approx(-20e-3 * 21.5)
+    before, after = gather_ms((SLOW, FAST), shape, 1)
+    assert after - before == pytest.approx(-20e-3 / 2)
     assert Shape(10, 4096).logits_bytes(3) == 0
 
 
@@ -190,8 +191,8 @@ def test_logits_are_gathered_at_the_positions_that_are_asked():
     sizes = np.array([1e2, 1e8])
     rising, nothing = measured_curve("rising", sizes, sizes / 1e3), measured_curve("none", sizes, sizes * 1e-12)
     shape, kb = Shape(10, 500, vocab_size=1000), 1e-3
-    assert forward_change_ms(nothing, rising, shape, 8, positions=8) == pytest.approx((21 * 8 + 8) * kb)
-    assert forward_change_ms(nothing, rising, shape, 8, positions=2) == pytest.approx((21 * 8 + 2) * kb)
+    assert forward_change_ms(nothing, rising, shape, 8) == pytest.approx(21 * 8 * kb)
+    assert gather_ms((nothing, rising), shape, np.array([8.0, 2.0]))[1] == pytest.approx([8 * kb, 2 * kb])
     draft = Shape(1, 500, vocab_size=200)  # 400 bytes a position
     cycle = Cycle.of(SpecConfig.of(num_draft_tokens=6), Workload(2), "vllm")
     found = step_change(nothing, rising, cycle, shape, draft)
@@ -323,7 +324,9 @@ def test_single_launches_were_counted_in_vllm_alone():
 
 def test_logits_go_over_nccl_where_a_custom_all_reduce_carries_messages():
     paths = custom_paths(Wiring("vllm", "pcie", 2))
-    assert forward_change_ms(SLOW, FAST, Shape(10, 4096, vocab_size=9), 1, paths, positions=1) == pytest.approx(-0.01)
+    cycle = Cycle.of(SpecConfig(0, 1, 1), Workload(1), "vllm")
+    found = step_change(SLOW, FAST, cycle, Shape(10, 4096, vocab_size=9), custom=paths)
+    assert (found.verify_ms, found.decode_ms) == (pytest.approx([-0.01]), pytest.approx([-0.01]))
 
 
 def test_a_message_that_a_custom_all_reduce_carries_does_not_change():
