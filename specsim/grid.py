@@ -169,10 +169,7 @@ class Plan:
         return self.right[: 1 + 2 * self.varying.size]
 
     def rest_ms(self, batch: FloatArray, configuration: IntArray | slice, setting: int) -> FloatArray:
-        """R₀ + B·R₁ of configurations at batch sizes, arguments broadcast, and what a derived setting changes of it.
-
-        Verifies are tabled by width alone: what it changes otherwise of those that stand between no drafts is in it, too.
-        """
+        """R₀ + B·R₁ of configurations at batch sizes, arguments broadcast, and what a derived setting changes of it."""
         told = self.fixed.value[configuration] + batch * self.per_request.value[configuration]
         if not any(derived.label == self.settings[setting] for derived in self.model.derived):
             return told
@@ -180,9 +177,7 @@ class Plan:
         whole = [np.ravel(each).astype(np.int64) for each in np.broadcast_arrays(batch, *counts)]
         spec = SpecConfig(whole[1], whole[2], whole[3], self.spec.method)
         cycle = self.model.cycle(spec, Workload(whole[0]))
-        label = self.settings[setting]
-        moved = self.model.rest_change_ms(cycle, label) + self.model.as_it_runs_ms(cycle, label, self.drafting)
-        return told + moved.reshape(told.shape)
+        return told + self.model.rest_change_ms(cycle, self.settings[setting]).reshape(told.shape)
 
     def cycle_estimate(self, verify: Estimate, batch: FloatArray, configuration: IntArray, setting: int) -> Estimate:
         """The whole cycle of single cells under a setting, V + R₀ + B·R₁, from the verify time of each."""

@@ -477,14 +477,6 @@ class CostModel:
         kept = np.where(change < 0, np.minimum(deepest / np.maximum(cycle.num_steps, 1.0), 1.0), 1.0)
         return np.asarray(kept * change)
 
-    def as_it_runs_ms(self, cycle: Cycle, nccl: str, drafting: bool) -> FloatArray:
-        """By how much more a derived setting changes a verify as it runs than that of its `verify_cycle` [ms], shape (n,)."""
-        derived, asked = self._derived(nccl), self.verify_cycle(cycle.batch_size, cycle.num_draft_tokens, drafting)
-        if derived is None or (asked.between_drafts == cycle.between_drafts).all():
-            return np.zeros_like(cycle.batch_size)
-        between = replace(cycle, between_drafts=asked.between_drafts)
-        return derived.change_ms("verify", cycle) - derived.change_ms("verify", between)
-
     def verify(self, cycle: Cycle, nccl: str) -> Readings:
         """Verify time under a setting (eq. 2), by the readings of section 6 where the width was not measured.
 
