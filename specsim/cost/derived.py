@@ -92,11 +92,11 @@ class DerivedSetting:
         ends = np.sort([self.allowed.least * change, self.allowed.most * change], axis=0)
         return np.minimum(ends[0], change - off), np.maximum(ends[1], change + off)
 
-    def change_ms(self, phase: str, cycle: Cycle) -> FloatArray:
-        """Change of a phase from the base setting [ms], shape (n,) (eq. 17)."""
+    def changes_ms(self, cycle: Cycle) -> dict[str, FloatArray]:
+        """Change of each phase from the base setting [ms], shapes (n,) (eq. 17)."""
         change = step_change(self.before, self.after, cycle, self.target, self.draft, self.extend_forwards, self.custom,
                              self.gathered)  # fmt: skip
-        return np.asarray(getattr(change, _CHANGES[phase]), dtype=float)
+        return {phase: np.asarray(getattr(change, name), dtype=float) for phase, name in _CHANGES.items()}
 
     def beyond(self, cycle: Cycle) -> dict[str, BoolArray]:
         """Where all-reduces of verify, drafts or re-extend, and gathers of logits, lie outside either curve; shapes (n,)."""

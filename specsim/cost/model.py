@@ -257,10 +257,9 @@ class CostModel:
         if derived is not None:
             base = self.phase(phase, cycle, derived.base)
             if phase in PHASES[1:]:
-                return Estimate(base.value + self._beside_change_ms(derived, phase, cycle), base.gradient)
-            return Estimate(
-                np.maximum(base.value + derived.change_ms(phase, cycle), _LEAST_LEFT * base.value), base.gradient
-            )
+                return Estimate(base.value + self._beside_ms(derived, cycle)[phase], base.gradient)
+            changed = base.value + derived.changes_ms(cycle)[phase]
+            return Estimate(np.maximum(changed, _LEAST_LEFT * base.value), base.gradient)
         device = self._sum(phase, cycle, nccl, hosted=False)
         if not (cycle.eager.any() and any(TERM_BY_NAME[c.name].hosted for c in self.coefficients)):
             return device
@@ -272,7 +271,7 @@ class CostModel:
 
     def _moved(self, derived: DerivedSetting, cycle: Cycle) -> Readings:
         """Verify under a derived setting: its base's readings, each changed by the table and by as much as such tables miss."""
-        base, change = self.verify(cycle, derived.base), derived.change_ms("verify", cycle)
+        base, change = self.verify(cycle, derived.base), derived.changes_ms(cycle)["verify"]
 
         def moved(reading: Estimate, by: FloatArray) -> Estimate:
             value = np.maximum(reading.value + by, _LEAST_LEFT * reading.value)
@@ -324,7 +323,7 @@ class CostModel:
             ("decode", self.plain_cycle(np.array(base.decode_batches))),
         ):
             own = self.phase(phase, cycle, base.label).value
-            yield phase, own, own + derived.change_ms(phase, cycle)
+            yield phase, own, own + derived.changes_ms(cycle)[phase]
         if self.lower_bound(base.label):
             return
         for method in {ran.method for ran in self.measured if ran.nccl == base.label}:
@@ -333,10 +332,10 @@ class CostModel:
             steps, topk, width, batch = np.array(sorted(ran), dtype=np.int64).T
             cycle = self.cycle(SpecConfig(steps, topk, width, method), Workload(batch))
             verify, rest = self.phase("verify", cycle, base.label).value, self.rest(cycle, base.label).value
-            beside = np.sum([self._beside_change_ms(derived, phase, cycle) for phase in PHASES[1:]], axis=0)
+            beside = sum(self._beside_ms(derived, cycle).values())
             if derived.draft is not None and np.isfinite(self._least_change_ms(derived, rest)).all():
                 yield "what a cycle has beside verify", rest[rest > 0], (rest + beside)[rest > 0]
-            yield "a cycle", verify + rest, verify + rest + derived.change_ms("verify", cycle) + beside
+            yield "a cycle", verify + rest, verify + rest + derived.changes_ms(cycle)["verify"] + beside
 
     def _sum(self, phase: str, cycle: Cycle, nccl: str | None, hosted: bool) -> Estimate:
         gradient = np.zeros((cycle.batch_size.size, len(self.coefficients)))
@@ -454,7 +453,7 @@ class CostModel:
         derived = self._derived(nccl)
         if derived is None or derived.draft is None:
             return np.zeros_like(cycle.batch_size)
-        change = np.sum([self._beside_change_ms(derived, phase, cycle) for phase in PHASES[1:]], axis=0)
+        change = sum(self._beside_ms(derived, cycle).values())
         return np.asarray(np.maximum(change, self._least_change_ms(derived, self.rest(cycle, derived.base).value)))
 
     def _least_change_ms(self, derived: DerivedSetting, base: FloatArray) -> FloatArray:
@@ -462,20 +461,24 @@ class CostModel:
         apart = "verify" in self.measured_phases and not self.setting(derived.base).whole_cycles
         return (_LEAST_LEFT - 1.0) * base if apart and not self.unmeasured_phases else np.full_like(base, -np.inf)
 
-    def _beside_change_ms(self, derived: DerivedSetting, phase: str, cycle: Cycle) -> FloatArray:
-        """What a derived setting changes of a phase beside verify [ms], shape (n,).
+    def _beside_ms(self, derived: DerivedSetting, cycle: Cycle) -> dict[str, FloatArray]:
+        """What a derived setting changes of each phase beside verify [ms], shapes (n,).
 
         Of a phase in another's terms no more is saved than at the deepest configuration that was run; of one that no run
         measured nothing.
         """
-        change = derived.change_ms(phase, cycle)
-        if phase in self.unmeasured_phases:
-            return np.maximum(change, 0.0)
-        if phase in {coefficient.phase for coefficient in self.coefficients}:
-            return change
+        changes, told = derived.changes_ms(cycle), {coefficient.phase for coefficient in self.coefficients}
         deepest = self.span("num_steps", derived.base)[1]
-        kept = np.where(change < 0, np.minimum(deepest / np.maximum(cycle.num_steps, 1.0), 1.0), 1.0)
-        return np.asarray(kept * change)
+        share = np.clip(deepest / np.maximum(cycle.num_steps, 1.0), 0.0, 1.0)
+
+        def kept(phase: str) -> FloatArray:
+            if phase in self.unmeasured_phases:
+                return np.maximum(changes[phase], 0.0)
+            return (
+                changes[phase] if phase in told else np.maximum(changes[phase], share * np.minimum(changes[phase], 0.0))
+            )
+
+        return {phase: kept(phase) for phase in PHASES[1:]}
 
     def verify(self, cycle: Cycle, nccl: str) -> Readings:
         """Verify time under a setting (eq. 2), by the readings of section 6 where the width was not measured.
@@ -614,7 +617,7 @@ def _falls(model: CostModel, derived: DerivedSetting, base: NcclSetting) -> Iter
     """A sentence where a derived verify falls with the tokens by more than a share: the table outgrows the runs."""
     widths = np.arange(min(base.verify_tokens, default=1.0), max(base.verify_tokens, default=0.0) + 1)
     cycle = model.verify_cycle(np.ones_like(widths), widths)
-    times = model.phase("verify", cycle, derived.base).value + derived.change_ms("verify", cycle)
+    times = model.phase("verify", cycle, derived.base).value + derived.changes_ms(cycle)["verify"]
     if (times < (1 - _FALLS) * np.maximum.accumulate(times)).any():
         yield (
             f"NCCL {derived.label}: verify FALLS with more tokens, from {times.max():.4g} to {times[-1]:.4g} ms: by the table"
