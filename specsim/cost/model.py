@@ -419,13 +419,10 @@ class CostModel:
         if derived is None:
             return (np.inf, -np.inf)
         curves = (derived.before, derived.after)
-        read = (
-            tuple(curve for curve, _ in gathers(curves))
-            if gathered
-            else curves
-            if decode
-            else in_cycles(curves, derived.draft)
-        )
+        if gathered:
+            read = tuple(curve for curve, _ in gathers(curves))
+        else:
+            read = curves if decode else in_cycles(curves, derived.draft)
         sizes = [curve.sizes for curve in read if isinstance(curve, MeasuredCurve)]
         if len(sizes) < len(curves):
             return (np.inf, -np.inf)

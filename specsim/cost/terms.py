@@ -23,8 +23,7 @@ class Cycle:
     `context_len` is the mean of a request's tokens in the KV cache, `eager` 1 where kernels are launched one by one
     (CUDA graphs off). `padded_verify`, `padded_draft` and `padded_decode` are the tokens that the captured graph runs, in the
     verify, in a draft forward of the branches and in plain decode of the same requests, `launches` what is launched beside graphs; `between_drafts`
-    is 1 where a verify's graph runs between a drafter's;
-    `bare_verify` and `bare_decode` are what a bare forward of their tokens takes [ms], NaN where none was given.
+    is 1 where a verify's graph runs between a drafter's; `bare_verify` and `bare_decode` are what a bare forward of their tokens takes [ms], NaN where none was given.
     """
 
     batch_size: FloatArray

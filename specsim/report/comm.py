@@ -16,7 +16,7 @@ from specsim.cost.terms import Cycle
 from specsim.errors import ConfigurationError, UnknownSettingError
 from specsim.fitting.allreduce import fit_affine
 from specsim.methods import cycle_shape
-from specsim.quantities import FloatArray, SpecConfig, Workload
+from specsim.quantities import SpecConfig, Workload
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
 from specsim.runs.allreduce import (
@@ -156,12 +156,11 @@ def _rows(
     message = np.asarray(asked.target.message_bytes(cycle.padded_verify))
     alone, drafts = (start, curve), cycle.between_drafts > 0
     beside = in_cycles(alone, asked.draft)
-    times: list[FloatArray] = []
-    whole: list[FloatArray] = []
-    for in_cycle, in_decode in zip(beside, alone, strict=True):
-        times.append(np.where(drafts, in_cycle.time_us(message), in_decode.time_us(message)))
-        forwards = (forward_ms(each, asked.target, cycle.padded_verify) for each in (in_cycle, in_decode))
-        whole.append(np.where(drafts, *forwards))
+    pairs = list(zip(beside, alone, strict=True))
+    times = [np.where(drafts, *(each.time_us(message) for each in pair)) for pair in pairs]
+    whole = [
+        np.where(drafts, *(forward_ms(each, asked.target, cycle.padded_verify) for each in pair)) for pair in pairs
+    ]
     gathers = [np.asarray(ms) for ms in gather_ms((start, curve), asked.target, cycle.verify_tokens)]
     logits = np.asarray(asked.target.logits_bytes(cycle.verify_tokens))
     for at in range(message.size):

@@ -194,9 +194,8 @@ def _draw_bar(axes: Axes, model: CostModel, row: int, answer: Prediction) -> Non
     told = {coefficient.phase for coefficient in model.coefficients}
     parts = {p: float(getattr(answer.times, f"{p}_ms")) for p in PHASES if p in told}
     whole = float(answer.times.cycle_ms)
-    apart = (
-        timed and np.isclose(sum(parts.values()), whole) and min(parts.values()) >= 0
-    )  # not so where eq. 17 moved others
+    # eq. 17 may move what has no term of its own, and save more of a phase than it has
+    apart = timed and np.isclose(sum(parts.values()), whole) and min(parts.values()) >= 0
     for phase, length in (parts if apart else {"cycle": whole}).items():
         shade, hatch = PHASE_FILLS.get(phase, ("0.5", ""))
         axes.barh(row, length, 0.55, left=left, color=shade, hatch=hatch, edgecolor="black", linewidth=0.6, label=phase)

@@ -202,9 +202,7 @@ def _times_record(model: CostModel, case: Case, times: CycleTimes, baseline: tup
     beyond = [_beyond(model, name, case.nccl) for name in times.extrapolated_in]
     beyond += [f"plain decode: {_beyond(model, name, baseline[0])}" for name in baseline[1]]
     told = {coefficient.phase for coefficient in model.coefficients} if timed else set()
-    told -= {
-        phase for phase in PHASES if getattr(times, f"{phase}_ms") < 0
-    }  # a setting never run saves more than its share
+    told -= {phase for phase in PHASES if getattr(times, f"{phase}_ms") < 0}  # eq. 17 may save more of one than it has
     return {
         "cycle_ms": times.cycle_ms,
         "cycle_interval": times.cycle_interval,
