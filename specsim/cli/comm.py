@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,8 +100,6 @@ def command(
     if model is not None:
         options |= _of_model(model, options)
     asked, table = _compared(tables, in_place, bus_gb_s, options)
-    if model is not None and model.setup.cuda_graph is False:
-        asked = replace(asked, eager=True)
     record = comm_record(asked, before, after, table)
     if model is not None and save_model is not None:
         written(save_model, with_settings(model, asked, before, after).save)
@@ -113,14 +110,15 @@ def command(
 
 
 def _of_model(model: CostModel, options: dict[str, Any]) -> dict[str, Any]:
-    """Engine and version of a model's runs, where they are not stated; raises UsageError where another engine is."""
-    ran, engine = model.setup.engine, options["engine"] or model.setup.engine
-    if None not in (ran, engine) and engine != ran:
+    """Engine, version and graph mode of a model's runs, where they are not stated; raises UsageError where another engine is."""
+    ran = model.setup.engine
+    engine = options["engine"] or ran
+    if ran is not None and str(engine).lower() != ran.lower():
         raise click.UsageError(
             f"--engine {engine}, but --model's runs were made on {ran}: leave it out, or give a model of {engine}"
         )
     version = options["engine_version"] or (model.setup.engine_version if ran is not None else None)
-    return {"engine": engine, "engine_version": version}
+    return {"engine": engine, "engine_version": version, "eager": model.setup.cuda_graph is False}
 
 
 def _stated() -> bool:
@@ -157,7 +155,8 @@ def _compared(
     else:
         curves, of_nccl = prior_curves(options["link"], ranks, bus_gb_s)
     return Compared(curves, of_nccl, *_shapes(options), _spec(options), options["batch_size"],
-                    _wiring(options, ranks), options["engine"], options["engine_version"]), table  # fmt: skip
+                    _wiring(options, ranks), options["engine"], options["engine_version"],
+                    options.get("eager", False)), table  # fmt: skip
 
 
 def _named(word: str) -> tuple[str | None, Path]:

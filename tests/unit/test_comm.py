@@ -464,7 +464,7 @@ def test_labels_that_hold_commas_are_told_apart_in_a_list(run_cli, csv):
 def test_a_models_engine_and_graphs_are_those_of_a_comparison(run_cli, csv, tmp_path):
     """What is printed is what is saved: engine and graph mode are the model's, another engine is refused."""
     for graphs, launched in ((True, True), (False, False)):
-        setup = Setup(engine="vllm", engine_version="0.24.0", cuda_graph=graphs)
+        setup = Setup(engine="vLLM", engine_version="0.24.0", cuda_graph=graphs)
         fit([replace(run, setup=setup) for run in phase_runs(Truth(), (2, 4, 6), (1, 2, 8))]).model.save(
             tmp_path / "m.json"
         )
@@ -484,6 +484,7 @@ def test_a_models_engine_and_graphs_are_those_of_a_comparison(run_cli, csv, tmp_
             nccl: predict(moved, SpecConfig(3, 1, 4), Workload(1), 1.0, nccl).times.cycle_ms for nccl in ("s", "own")
         }
         assert times["own"] - times["s"] == pytest.approx(told["cycle_change_ms"])
+        assert as_json(run_cli(*asked, "--engine", "vllm", "--json"))["rows"][1] == told
         refused = run_cli(*asked, "--engine", "sglang")
         assert refused.exit_code == 2
-        assert "--model's runs were made on vllm" in refused.stderr
+        assert "--model's runs were made on vLLM" in refused.stderr
