@@ -423,26 +423,6 @@ def _over_two_gpus() -> dict[str, object]:
     """What the section on servers over two GPUs says."""
     page = accuracy_tensor_parallel
     of_nccl = tuple(part for part in page.PROMPT if part[1] != page.OWN)
-    late = tuple(part for part in page.PARTS if part[0] == page.LATE)
-    one = tuple(part for part in of_nccl if part[0] == page.FIRST[0])
-    parts = {
-        "own": page.parts_of(page.OWN), "nvlink": page.parts_of("Ring-LL", "Ring-Simple"), "nop2p": page.parts_of("nop2p")
-    }  # fmt: skip
-    counted = {
-        "felt": page.within(page.BESIDE, of_nccl),
-        "felt_steady": page.within(page.BESIDE, of_nccl, steady=True),
-        "one": page.within(page.BESIDE, one),
-        "own": page.within(page.BESIDE, parts["own"]),
-        "own_steady": page.within(page.BESIDE, parts["own"], steady=True),
-        "late": page.within(page.BESIDE, late),
-        "late_steady": page.within(page.BESIDE, late, steady=True),
-        "late_close": page.close("length_moved", late),
-        "moved_close": page.close("length_moved", of_nccl),
-        "one_close": page.close("length_moved", one),
-        "own_close_steady": page.close("length_moved", parts["own"], steady=True),
-        **{f"{name}_close": page.close("length_moved", each) for name, each in parts.items()},
-    }
-    default, own = page.lateness(), page.lateness(page.OWN)
     return {
         "tensor_parallel": page.table(),
         "tensor_parallel_answers": page.answers_table(),
@@ -451,21 +431,58 @@ def _over_two_gpus() -> dict[str, object]:
         "beside": accuracy_allreduce.beside_table(),
         **_waits_and_phases(),
         "alone_nccl": page.within(page.ALONE, of_nccl)[0],
-        **{f"own_{key}": page.within(name, parts["own"])[0]
+        **{f"own_{key}": page.within(name, page.parts_of(page.OWN))[0]
            for key, name in {"alone": page.ALONE, "warm": "after a cold product", "table": "back to back"}.items()},
         "warm_within": page.within("after a cold product", of_nccl)[0],
         "table_within": page.within("back to back", of_nccl)[0],
         "told_close": page.close("length_told", of_nccl)[0],
+        "machines_apart": page.machines_apart("nop2p", 4),
+        **page.loads_told(),
+        **_late_host(),
+        **_counted(of_nccl),
+    }  # fmt: skip
+
+
+def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
+    """Of how many changes and lengths how many are told within the aims, by whose they are."""
+    page = accuracy_tensor_parallel
+    one = tuple(part for part in of_nccl if part[0] == page.FIRST[0])
+    own, late = page.parts_of(page.OWN), tuple(part for part in page.PARTS if part[0] == page.LATE)
+    found = {
+        "felt": page.within(page.BESIDE, of_nccl),
+        "felt_steady": page.within(page.BESIDE, of_nccl, steady=True),
+        "one": page.within(page.BESIDE, one),
+        "own": page.within(page.BESIDE, own),
+        "own_steady": page.within(page.BESIDE, own, steady=True),
+        "late": page.within(page.BESIDE, late),
+        "late_steady": page.within(page.BESIDE, late, steady=True),
+        "late_close": page.close("length_moved", late),
+        "moved_close": page.close("length_moved", of_nccl),
+        "one_close": page.close("length_moved", one),
+        "own_close": page.close("length_moved", own),
+        "own_close_steady": page.close("length_moved", own, steady=True),
+        "nvlink_close": page.close("length_moved", page.parts_of("Ring-LL", "Ring-Simple")),
+        "nop2p_close": page.close("length_moved", page.parts_of("nop2p")),
+    }
+    return {
+        f"{name}_{what}": each
+        for name, pair in found.items()
+        for what, each in zip(("within", "of"), pair, strict=True)
+    }
+
+
+def _late_host() -> dict[str, object]:
+    """What is said of the machine whose host is taken to have been late."""
+    page = accuracy_tensor_parallel
+    late = tuple(part for part in page.PARTS if part[0] == page.LATE)
+    default, own = page.lateness(), page.lateness(page.OWN)
+    return {
         "late_least": float(default[0]), "late_most": float(default[-1]),
         "late_own_least": float(own[0]), "late_own_most": float(own[-1]),
         "late_loads": len(page.few_scatters(page.LATE)), "late_standing": len(page.standing_out(page.LATE)),
         "late_by_others": ", ".join(str(page.within(name, late)[0]) for name in page.TABLES[1:]),
         "late_outside": page.outside_intervals(late),
         "late_close_most": max(abs(each.length_moved - each.length) for part in late for each in page.answers(*part)),
-        "machines_apart": page.machines_apart("nop2p", 4),
-        **page.loads_told(),
-        **{f"{name}_within": found[0] for name, found in counted.items()},
-        **{f"{name}_of": found[1] for name, found in counted.items()},
     }  # fmt: skip
 
 

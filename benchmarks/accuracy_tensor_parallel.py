@@ -105,13 +105,17 @@ def curves(name: str, nccl: str) -> tuple[MeasuredCurve, MeasuredCurve]:
     return (before, after) if name == BESIDE else (replace(before, drafting=None), replace(after, drafting=None))
 
 
+def moved(name: str, nccl: str) -> DerivedSetting:
+    """A setting that is the base's, changed by one of the tables (eq. 17)."""
+    return DerivedSetting(nccl, BASE, *curves(name, nccl), TARGET, DRAFT, gathered=nccl not in CURVES)
+
+
 @cache
 def model_of(name: str, file: str) -> CostModel:
     """A fit to the base setting's runs that knows the other settings by one of the tables (eq. 17)."""
     model = fit(RunSet(runs_of(file, BASE), model_card=served(file).model_card)).model
     for nccl in settings(file):
-        moved = DerivedSetting(nccl, BASE, *curves(name, nccl), TARGET, DRAFT, gathered=nccl not in CURVES)
-        model = model.with_setting(moved)
+        model = model.with_setting(moved(name, nccl))
     return model
 
 
@@ -215,10 +219,10 @@ class Answer:
 def answers(file: str, nccl: str) -> tuple[Answer, ...]:
     """Break-even length and tok/s of a setting, told by the base's runs and the all-reduces measured beside drafts."""
     model, found = model_of(TABLES[0], file), told(TABLES[0], file, nccl)
-    moved = dict(zip(map(_place, found.runs), found.base_ms + found.change_ms + found.error_ms, strict=True))
+    told_ms = dict(zip(map(_place, found.runs), found.base_ms + found.change_ms + found.error_ms, strict=True))
     measured = dict(zip(map(_place, found.runs), found.measured_ms, strict=True))
     steady = dict(zip(map(_place, found.runs), found.steady, strict=True))
-    return tuple(_answer(model, run, measured, moved, steady) for run in sorted(found.runs, key=_place)
+    return tuple(_answer(model, run, measured, told_ms, steady) for run in sorted(found.runs, key=_place)
                  if run.spec is not None and (_place(run)[0], 1) in measured)  # fmt: skip
 
 
@@ -226,7 +230,7 @@ def _answer(
     model: CostModel,
     run: Run,
     measured: dict[tuple[int, int], float],
-    moved: dict[tuple[int, int], float],
+    told_ms: dict[tuple[int, int], float],
     steady: dict[tuple[int, int], bool],
 ) -> Answer:
     at, plain = _place(run), (_place(run)[0], 1)
@@ -235,7 +239,7 @@ def _answer(
         run,
         measured[at] / measured[plain],
         float(break_even(model, run.spec, run.workload, nccl=run.nccl).cost_ratio),
-        moved[at] / moved[plain],
+        told_ms[at] / told_ms[plain],
         run.figures["output_tok_s"].best,
         1000.0 * at[0] * run.figures["accept_length"].best / _predicted(model, (run,))[run.id],
         bool(steady[at] and steady[plain]),
@@ -295,8 +299,7 @@ def outside_intervals(parts: tuple[tuple[str, str], ...]) -> int:
     count = 0
     for part in parts:
         each = told(BESIDE, *part)
-        derived = DerivedSetting(part[1], BASE, *curves(BESIDE, part[1]), TARGET, DRAFT, gathered=part[1] not in CURVES)
-        low, high = derived.bounds_ms(each.change_ms + each.error_ms)
+        low, high = moved(BESIDE, part[1]).bounds_ms(each.change_ms + each.error_ms)
         count += int((each.steady & ((each.change_ms < low) | (each.change_ms > high))).sum())
     return count
 
