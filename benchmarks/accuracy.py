@@ -241,8 +241,8 @@ tokens, one start each) its kernels begin {mixed_least:.1f} µs or more after th
 
 {kernels}
 
-With drafts and mixing graphs run on five streams, and single launches begin later on one rank of each of these three starts, all-reduces of the verify graph on one rank of two of them; in one more (`h200x2f_kernels.csv`)
-launches on both and all-reduces on one. Why drafts do that was tried in the harness: forwards of 16 tokens in turn with what stands between them (`h200x2i_drafts.csv`; µs, gaps of the two ranks
+With drafts and mixing graphs run on {mixed_streams:.0f} streams; on one rank or both, in these starts and one more (`h200x2f_kernels.csv`), single launches begin
+{late_single_least:.1f} to {late_single_most:.1f} µs after what ran before, elsewhere {single_most:.1f} at most, and all-reduces of the verify graph up to {before_most:.1f}. Why drafts do that was tried in the harness: forwards of 16 tokens in turn with what stands between them (`h200x2i_drafts.csv`; µs, gaps of the two ranks
 under a profiler, streams of all graphs):
 
 {between}

@@ -26,7 +26,8 @@ CASES = (("h200x2f", "engine-own", 3), ("h200x2f", "nop2p", 5), ("h200x2h", "eng
 BATCHES = {"h200x2f": (1, 4, 16), "h200x2h": (1, 4, 16, 64)}
 
 
-BEFORE = "gap before an all-reduce in the verify graph"
+BEFORE, SINGLE = "gap before an all-reduce in the verify graph", "gap before a single launch"
+STREAMS = "streams that graphs ran on"
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,22 @@ def kernels(machine: str) -> dict[tuple[str, int, str], tuple[float, float]]:
 
 
 def waits_before() -> dict[str, float]:
-    """What lies before an all-reduce of the verify graph in the second start [µs]: the least by NCCL with mixing, the most without."""
-    found = {key: gaps for key, gaps in kernels(MACHINES[1]).items() if key[2] == BEFORE}
-    unmixed = [gaps[1] for (nccl, *_), gaps in found.items() if nccl == "no-mixing"]
-    mixed = [gaps[0] for (nccl, *_), gaps in found.items() if nccl not in ("no-mixing", *CURVES)]
-    return {"mixed_least": min(mixed), "unmixed_before": max(unmixed)}
+    """What lies before kernels in profiled servers [µs], and streams of their graphs: with NCCL's mixing, with drafts too, and without."""
+    second = kernels(MACHINES[1])
+    servers = dict.fromkeys((nccl, drafts) for nccl, drafts, _ in second)
+    mixed = [each for each in servers if each[0] not in ("no-mixing", *CURVES)]
+    drafted = [second[nccl, drafts, SINGLE] for nccl, drafts in mixed if drafts] + [
+        kernels(MACHINES[0])[BASE, 3, SINGLE]
+    ]
+    others = [second[nccl, drafts, SINGLE] for nccl, drafts in servers if not drafts or (nccl, drafts) not in mixed]
+    return {
+        "mixed_least": min(second[*each, BEFORE][0] for each in mixed),
+        "unmixed_before": second["no-mixing", 3, BEFORE][1],
+        "before_most": max(found[*each, BEFORE][1] for found, each in [(second, each) for each in mixed] + [(kernels(MACHINES[0]), (BASE, 3))]),
+        "mixed_streams": max(second[*each, STREAMS][1] for each in mixed),
+        "late_single_least": min(gaps[1] for gaps in drafted), "late_single_most": max(gaps[1] for gaps in drafted),
+        "single_most": max(gaps[1] for gaps in others),
+    }  # fmt: skip
 
 
 def larger_ms(part: str, table: str = BESIDE) -> list[float]:
@@ -166,7 +178,7 @@ WHAT = {
     BEFORE: "before an all-reduce",
     "an all-reduce's kernel in the verify graph": "its kernel",
     "other gap in the verify graph": "before another kernel",
-    "gap before a single launch": "before a single launch",
+    SINGLE: "before a single launch",
 }
 
 
@@ -176,7 +188,7 @@ def kernels_table() -> str:
     lines = [f"| server | drafts | {' | '.join(WHAT.values())} | streams |", f"|---|--:{'|--:' * len(WHAT)}|--:|"]
     for nccl, drafts in dict.fromkeys((nccl, drafts) for nccl, drafts, _ in found):
         cells = [" and ".join(f"{us:.1f}" for us in found[nccl, drafts, what]) for what in WHAT]
-        streams = found[nccl, drafts, "streams that graphs ran on"][0]
+        streams = found[nccl, drafts, STREAMS][0]
         lines.append(f"| {nccl} | {drafts} | {' | '.join(cells)} | {streams:.0f} |")
     return "\n".join(lines)
 

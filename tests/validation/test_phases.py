@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy_allreduce import gather_shares
-from benchmarks.accuracy_phases import BATCHES, BEFORE, CASES, TRIED, between, kernels, larger_ms, measured, rests, told
+from benchmarks.accuracy_phases import (
+    BATCHES,
+    BEFORE,
+    CASES,
+    SINGLE,
+    STREAMS,
+    TRIED,
+    between,
+    kernels,
+    larger_ms,
+    measured,
+    rests,
+    told,
+)
 from benchmarks.accuracy_tensor_parallel import ALONE, UNSTEADY
 from benchmarks.accuracy_waits import clocks, runs, waited
 from benchmarks.held_out import scatters
@@ -76,9 +89,6 @@ def test_what_carries_no_message_differs_where_mixing_is_gone_and_not_without_pe
     assert max(map(abs, rests("nop2p"))) < 0.02
 
 
-SINGLE = "gap before a single launch"
-
-
 def test_launches_and_nccls_own_kernels_begin_later_beside_nccl_and_others_in_a_graph_do_not():
     gaps = kernels("h200x2f")
     for what in (SINGLE, BEFORE):
@@ -88,13 +98,13 @@ def test_launches_and_nccls_own_kernels_begin_later_beside_nccl_and_others_in_a_
 
 
 def test_what_nccl_adds_goes_with_its_mixing_and_streams_with_drafts():
-    gaps, streams = kernels("h200x2h"), "streams that graphs ran on"
+    gaps = kernels("h200x2h")
     for nccl, drafts in (("default", 0), ("default", 3), ("NCCL_MEM_SYNC_DOMAIN=0", 3), ("NCCL_GRAPH_REGISTER=0", 3)):
         assert gaps[nccl, drafts, BEFORE][0] > 2.0
-        assert gaps[nccl, drafts, streams][0] == (5 if drafts else 1)
+        assert gaps[nccl, drafts, STREAMS][0] == (5 if drafts else 1)
     for nccl, drafts in (("engine-own", 0), ("engine-own", 3), ("no-mixing", 3)):
         assert gaps[nccl, drafts, BEFORE][1] < 0.2
-        assert gaps[nccl, drafts, streams] == (1, 1)
+        assert gaps[nccl, drafts, STREAMS] == (1, 1)
     assert gaps["default", 0, SINGLE][1] < 1.1
     assert gaps["default", 3, SINGLE][1] > 2.0
 
