@@ -7,9 +7,12 @@ import io
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from specsim import fit, load_bare_forwards, load_runs
+from specsim.cost.derived import ACROSS, ALONE, IN_FORWARDS
+from specsim.cost.graph_padding import single_launches
 
 REPO = Path(__file__).parents[2]
 
@@ -100,6 +103,16 @@ def test_the_accuracy_page_is_what_its_command_gives():
     from benchmarks.accuracy import PAGE, page
 
     assert page() == PAGE.read_text(encoding="utf-8")
+
+
+def test_the_model_page_states_the_constants_of_eq_17():
+    """Launches beside graphs and what intervals allow for, as the code has them."""
+    page = " ".join((REPO / "docs" / "model.md").read_text(encoding="utf-8").split())
+    one, two = single_launches(np.array([1.0, 2.0]), "vllm")
+    assert f"ℓ is {one:g} + {two - one:g}·(F − 1)" in page
+    assert f"{ALONE.least:g} to {ALONE.most:g} times the change by a table made alone or {ALONE.us:g} µs" in page
+    assert f"made in forwards for {IN_FORWARDS.least:g} to {IN_FORWARDS.most:g} times or {IN_FORWARDS.us:g} µs" in page
+    assert f"for {ACROSS.least:g} to {ACROSS.most:g} times or {ACROSS.us:g} µs" in page
 
 
 def test_every_format_that_an_import_reads_is_documented():
