@@ -23,7 +23,8 @@ DRAFTS = 3
 """Draft forwards of a cycle."""
 _LAUNCHES, _BETWEEN = 32, 4
 """Small kernels behind a verify, timed together, and behind each draft forward."""
-_ONE_REQUEST, _CONTEXT = 1, 512
+REQUESTS, CONTEXT = 1, 512
+"""Of forwards with all-reduces, the target's and the drafter's: they have the tokens of verifies, whatever the requests."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,14 @@ class Drafting:
     def _draft(self, tokens: int) -> Callable[[], object]:
         """One draft forward in a graph: the embedding's all-reduce, the layer, and the gather of its logits."""
         drafter, machine = self.drafter, self.machine
-        cache = drafter.cache(_ONE_REQUEST, _CONTEXT, tokens, self.seed)
+        cache = drafter.cache(REQUESTS, CONTEXT, tokens, self.seed)
         hidden = drafter.inputs(tokens, 1, self.seed)[0]
         part = drafter.shape.vocabulary * tokens
         gathered = torch.zeros(self.ranks * part, device=machine.device, dtype=machine.dtype)
 
         def forward() -> None:
             embedded = self.reduce.total(hidden.clone())
-            told = drafter.logits(drafter.forward(embedded, cache, _ONE_REQUEST, reduce=self.reduce.total))
+            told = drafter.logits(drafter.forward(embedded, cache, REQUESTS, reduce=self.reduce.total))
             dist.all_gather_into_tensor(gathered, told.reshape(-1), group=self.group)
 
         with torch.inference_mode():

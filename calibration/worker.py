@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from calibration.allreduce import FAILED, PATTERNS, Way, Work
 from calibration.decoder import Decoder
-from calibration.drafting import Drafting
+from calibration.drafting import CONTEXT, REQUESTS, Drafting
 from calibration.machine import Machine, Timing, read_links
 from calibration.reducers import Reducer, checked, reducer
 from specsim.runs.allreduce import GATHER
@@ -157,10 +157,10 @@ def _forwards(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict[st
     drafting = Drafting.of(work.shape, machine, reduce, work.ranks, work.seed)
     for tokens in work.tokens:
         with torch.inference_mode():
-            cache, hidden = model.cache(1, 512, tokens, work.seed), model.inputs(tokens, 1, work.seed)[0]
+            cache, hidden = model.cache(REQUESTS, CONTEXT, tokens, work.seed), model.inputs(tokens, 1, work.seed)[0]
             replays = {}
             for name, total in (("with_ms", reduce.total), ("without_ms", None)):
-                forward = partial(model.forward, hidden, cache, 1, reduce=total)
+                forward = partial(model.forward, hidden, cache, REQUESTS, reduce=total)
                 replays[name] = machine.capture(forward, True, reduce.capturing)
             dist.barrier()
             took = {name: machine.timed(replay, 4 * _REPEATS) for name, replay in replays.items()}
