@@ -461,19 +461,18 @@ class CostModel:
     def _beside_ms(self, derived: DerivedSetting, cycle: Cycle) -> dict[str, FloatArray]:
         """What a derived setting changes of each phase beside verify [ms], shapes (n,).
 
-        Of a phase in another's terms no more is saved than at the deepest configuration that was run; of one that no run
-        measured nothing.
+        No more is saved of one than its own time or, as the fit may have it in another's terms, than at the deepest
+        configuration that was run; of one that no run measured nothing.
         """
-        changes, told = derived.changes_ms(cycle), {coefficient.phase for coefficient in self.coefficients}
-        deepest = self.span("num_steps", derived.base)[1]
+        changes, deepest = derived.changes_ms(cycle), self.span("num_steps", derived.base)[1]
         share = np.clip(deepest / np.maximum(cycle.num_steps, 1.0), 0.0, 1.0)
 
         def kept(phase: str) -> FloatArray:
+            change = changes[phase]
             if phase in self.unmeasured_phases:
-                return np.maximum(changes[phase], 0.0)
-            return (
-                changes[phase] if phase in told else np.maximum(changes[phase], share * np.minimum(changes[phase], 0.0))
-            )
+                return np.maximum(change, 0.0)
+            own = (_LEAST_LEFT - 1.0) * self.phase(phase, cycle, derived.base).value
+            return np.maximum(change, np.minimum(share * change, own))
 
         return {phase: kept(phase) for phase in PHASES[1:]}
 
