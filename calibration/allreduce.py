@@ -181,10 +181,11 @@ class Table:
         if self.path.exists():
             with self.path.open(newline="", encoding="utf-8") as file:
                 try:
-                    self.rows = list(csv.DictReader(file))
+                    table = csv.DictReader(file)
+                    names, self.rows = table.fieldnames or ["nccl"], list(table)
                 except (UnicodeDecodeError, csv.Error) as error:
                     raise SpecsimError(f"{self.path}: cannot be gone on with ({error}); move it away") from None
-            if any(not row.get("nccl") or None in row for row in self.rows):
+            if "nccl" not in names or any(not row.get("nccl") or None in row for row in self.rows):
                 raise SpecsimError(f"{self.path}: cannot be gone on with: no table of all-reduces; move it away")
 
     def refuse_others(self, asked: Row) -> None:

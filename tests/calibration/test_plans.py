@@ -218,6 +218,16 @@ def test_forwards_of_before_drafts_were_beside_them_are_measured_again(tmp_path)
     assert not again.has(Way("nccl", "Tree"))
 
 
+@pytest.mark.parametrize("text", ["garbage\n", "nccl,bytes\n,1\n", "nccl\na,b\n"])
+def test_what_is_no_table_of_all_reduces_is_not_written_over(tmp_path, text):
+    path = tmp_path / "t.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecsimError, match="no table of all-reduces; move it away"):
+        Table(path, COLUMNS["allreduce"])
+    path.write_text("", encoding="utf-8")
+    assert Table(path, COLUMNS["allreduce"]).rows == []
+
+
 def test_a_table_of_before_implementations_were_told_apart_is_nccls(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("nccl,bytes,time_us\ndefault,1024,9.0\n", encoding="utf-8")
