@@ -215,7 +215,7 @@ class Table:
         beside.replace(self.path)
 
 
-_NEEDED = {"drafting_ms", "drafting_without_ms", "launch_us"}
+_NEEDED = {"drafting_ms", "launch_us"}
 """Columns that tables of before lack: a way without them is measured again."""
 
 _SHARED = ("ranks", "hardware", "nccl_version", "source")
@@ -229,7 +229,6 @@ COLUMNS = {
         "with_ms",
         "without_ms",
         "drafting_ms",
-        "drafting_without_ms",
         "launch_us",
         "spread_us",
         "drafting_spread_us",
@@ -252,14 +251,15 @@ def placed(rows: Iterable[Row], pattern: str) -> Iterator[Row]:
 def in_a_forward(rows: Iterable[Row], shape: ModelShape) -> Iterator[Row]:
     """All-reduces where they are paid, in a forward and in one between drafts, and what a single launch takes there.
 
-    An all-reduce takes what a forward takes longer with them, over their number (eq. 17).
+    An all-reduce takes what a forward takes longer with them than alone and without, over their number (eq. 17). Not than
+    without them between drafts: such forwards are the faster the longer drafts wait for messages (docs/accuracy.md).
     """
     for row in rows:
-        for pattern, spent, bare, spread in (
-            (IN_A_FORWARD, "with_ms", "without_ms", "spread_us"),
-            (BESIDE_DRAFTS, "drafting_ms", "drafting_without_ms", "drafting_spread_us"),
+        for pattern, spent, spread in (
+            (IN_A_FORWARD, "with_ms", "spread_us"),
+            (BESIDE_DRAFTS, "drafting_ms", "drafting_spread_us"),
         ):
-            added_us = 1000.0 * (float(row.get(spent) or 0) - float(row.get(bare) or row["without_ms"]))
+            added_us = 1000.0 * (float(row.get(spent) or 0) - float(row["without_ms"]))
             if added_us > 0:  # less than the noise of two forwards says nothing, and older tables have no drafts
                 told = {"time_us": added_us, "spread_us": float(row.get(spread) or 0)}
                 each = {name: round(us / shape.all_reduces, 3) for name, us in told.items() if us}

@@ -209,7 +209,6 @@ def test_forwards_of_before_drafts_were_beside_them_are_measured_again(tmp_path)
         "with_ms": 2.0,
         "without_ms": 1.0,
         "drafting_ms": 2.1,
-        "drafting_without_ms": 1.0,
         "launch_us": 3.0,
     }
     table.add(Way("nccl"), [row])
@@ -310,10 +309,6 @@ def test_forwards_beside_drafts_are_told_apart_from_forwards_alone_and_launches_
         "in a forward beside drafts": (pytest.approx(30.0), 2.0),
         "single launch beside drafts": ("3.1", None),
     }
-    own_bare = {
-        each["pattern"]: each["time_us"] for each in in_a_forward([row | {"drafting_without_ms": "1.04"}], SHAPE)
-    }
-    assert own_bare["in a forward beside drafts"] == pytest.approx(20.0)
     quick = [each["pattern"] for each in in_a_forward([row | {"drafting_ms": "0.99"}], SHAPE)]
     assert quick == ["in a forward", "single launch beside drafts"]
 
