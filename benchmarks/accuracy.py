@@ -172,7 +172,7 @@ hard ones: there a constant ratio has the sign right about as often as a fit, wh
 ## Forward time by an all-reduce table
 
 Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs, multicast off): what a setting changes of a 32-layer
-forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens on four machines and 1 to 64 on three others, and what tables
+forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens on five machines and 1 to 64 on three others, and what tables
 of all-reduces say of it (eq. 17). Files are named as in `calibration/data`; "no attention" is
 `tests/validation/data/h200x2_forward.csv`. All tables are of `h200x2d`, by `python -m calibration allreduce --model`:
 all-reduces back to back, as nccl-tests makes them; what one adds behind a matrix product that it depends on, whose weight
@@ -183,7 +183,7 @@ custom all-reduce, torch's symmetric memory). Within 15% or 0.1 ms is the aim.
 {all_reduce}
 
 Back to back tells {alone_within} of {alone_of} changes so, behind cold products {cold_within}. Of the {forward_of} changes for which another machine's
-forward was asked it tells {forward_within}, cold products tell {cold_of_forward}, back to back {alone_of_forward}. Many changes are small, so that any small
+forward was asked it tells {forward_within}, cold products tell {cold_of_forward}, back to back {alone_of_forward}; one of the two that it misses is of 192 tokens, which lie between two sizes of that table where the default steps. Many changes are small, so that any small
 figure tells them: "no change" would tell {nothing_within} of the {alone_of}. Most of what single all-reduces leave out is that weights come from memory
 between two of them. What an all-reduce takes more in a forward than its table says, less what the default's does, up to {few} tokens,
 where the default is LL:
@@ -204,22 +204,23 @@ vLLM 0.24.0 without weights, with an EAGLE-3 head and forced acceptance, over tw
 batch 1 to 64, by `python -m calibration serve --tensor-parallel 2`; which loads each file has is in `calibration/data/README.md`. `h200x2d` and `h200x2e` are of one machine each, the former that of the tables for Ring-LL and Ring-Simple
 (`calibration/data/h200x2d_served_llama-3.1-8b.json` and so on); the three starts of `h200x2` were, by our notes, on three
 machines: plain decode and 3 drafts on the first, 5 drafts on the other two (with the engine's own all-reduce on the first and second), so
-that there every L* of 5 drafts, and the engine's own change at 5, is between machines. `h200x2g` is of one more machine. In each
-file the fit saw the twelve runs under NCCL's default, with vLLM's own all-reduce off. All other settings are the default's times
+that there every L* of 5 drafts, and the engine's own change at 5, is between machines. `h200x2j` and `h200x2j_again` are two starts on one more,
+with three servers at a time, and `h200x2g` is of another. In each file the fit saw all runs under NCCL's default, with vLLM's own all-reduce off. All other settings are the default's times
 moved by eq. 17; none of their runs was seen. `engine-own` has vLLM's own all-reduce on, told by the table of `vllm`; `no-mixing` is
-NCCL_GRAPH_MIXING_SUPPORT=0. For these two and without peer access ("nop2p") all-reduces and gathers of logits are of `h200x2g`, where they were measured
-between a drafter's graphs, too ("beside drafts"); for the others they are of `h200x2d`, with gathers of one more machine (`h200x2f_gather.csv`).
+NCCL_GRAPH_MIXING_SUPPORT=0. For these two and without peer access ("nop2p") all-reduces and gathers of logits are medians over the machines where they were measured
+between a drafter's graphs, too ("beside drafts": `h200x2g`, `h200x2j`, and five starts on `h200x2k`, of which more below; a setting has those that it was measured on); for the others they are of `h200x2d`,
+with gathers of one more machine (`h200x2f_gather.csv`).
 
 {tensor_parallel}
 
-A change within 15% or 0.2 ms is the aim. On the first three files {felt_within} of {felt_of} changes between NCCL's settings are told so, by all-reduces in a
-forward without drafts {alone_nccl}, by those behind cold products {warm_within}, by those back to back {table_within}; on the one machine {one_within} of {one_of}. Of the {own_of} changes to the
+A change within 15% or 0.2 ms is the aim. But for `h200x2g` {felt_within} of {felt_of} changes between NCCL's settings are told so, by all-reduces in a
+forward without drafts {alone_nccl}, by those behind cold products {warm_within}, by those back to back {table_within}; on `h200x2d` {one_within} of {one_of}. Of the {own_of} changes to the
 engine's own all-reduce {own_within} are, without what was measured beside drafts {own_alone}, behind cold products {own_warm}, back to back {own_table}. No message
-and no gather lies outside the tables.
+and no gather lies outside the tables. By the tables of one machine alone, `h200x2g` or `h200x2j`, {by_g_within} and {by_j_within} of all {by_g_of} are.
 
-What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests in the first three files: the standard deviation of their parts (half of what
-`min` and `max` lie apart, over √3) is more than {unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on them, and that they were disturbed is an inference. Where none
-stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and {own_steady_within} of {own_steady_of} to the engine's own are within. Measured changes are larger than told by
+What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests in these files: the standard deviation of their parts (half of what
+`min` and `max` lie apart, over √3) is more than {unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on the loads of the first three files, and that they were disturbed is an inference. Where none
+stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and {own_steady_within} of {own_steady_of} to the engine's own are within, and {outside} of them lies outside its interval. Measured changes are larger than told by
 (means over these files at batch 1, 4, 16 and 64, where no load stands out, ms):
 
 {larger}
@@ -232,9 +233,20 @@ two GPUs are told as on others (above). {late_standing} of its {late_loads} load
 ### NCCL's all-reduces between a drafter's graphs
 
 What forwards take longer with all-reduces, over their number: alone, each forward waited for, and between draft forwards, without a wait; and from one single launch there to the next
-(`h200x2g_forward_llama-3.1-8b.csv`; without all-reduces forwards were timed alone for both, so that only differences between settings count):
+(`h200x2g_forward_llama-3.1-8b.csv`, `h200x2j_forward_llama-3.1-8b.csv`, `h200x2k_starts.csv`, medians; `no-mixing` on the first alone, `vllm-nccl`, which is NCCL as vLLM calls it, on the second):
 
 {beside}
+
+Forwards without all-reduces were timed alone for both. Between drafts that reduce they take up to {bare_default:.2f} ms less under the default and {bare_nop2p:.2f} less without peer access (`h200x2j`, 512 tokens),
+and by them the change to that at 512 tokens would be {bare_own:.2f} ms more than what forwards with all-reduces themselves differ by there, by those alone {bare_alone:.2f}. We take it that the GPU clocks higher the longer it rests in
+the drafts' messages. As vLLM calls it, NCCL takes {vllm_alone_least:+.1f} to {vllm_alone_most:+.1f} µs more an all-reduce in a forward alone, {vllm_beside_least:+.1f} to
+{vllm_beside_most:+.1f} beside drafts.
+
+How far one start of the same processes lies from the next, on one machine (`python -m benchmarks.allreduce_starts`, forwards with all-reduces):
+
+{starts}
+
+A forward alone under the default takes {start_alone:.2f} ms more in one of five starts at 64 tokens, and without peer access one beside drafts up to {start_beside:.2f} ms more at 384: a table of one start has that in it.
 
 NCCL keeps its calls in graphs and outside them in order, which it calls graph mixing. In profiles of servers (`h200x2h_kernels.csv`; medians of the two ranks, µs, steps of 16
 tokens, one start each) its kernels begin {mixed_least:.1f} µs or more after the kernel before them, without mixing {unmixed_before:.1f} µs, as other kernels of a graph do. Two other settings of NCCL leave that:
@@ -256,7 +268,7 @@ Without mixing NCCL supports no call outside graphs that is launched while a gra
 checked alone, and servers without weights do not show wrong ones. It is measured here to tell why, not as advice.
 
 Where a step's change lies was read off events in servers of two more starts, four and seven on two GPUs, loaded one by one, one start each (`h200x2f_phases.csv`, of one rank alone, and
-`h200x2h_phases.csv`, as `SPECSIM_PHASES` records them). Told by `h200x2g`, and measured [ms]; each phase by the rank whose median is less, for the other one waits in it, so that a row is not a whole cycle:
+`h200x2h_phases.csv`, as `SPECSIM_PHASES` records them). Told, and measured [ms]; each phase by the rank whose median is less, for the other one waits in it, so that a row is not a whole cycle:
 
 {phases}
 
@@ -279,12 +291,20 @@ At 64 requests with drafts about a quarter of it is not seen, where power limits
 
 {tensor_parallel_answers}
 
-"By the fit" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05 tokens is the aim. On the first three files, by moved
-runs, {moved_close_within} of {moved_close_of} under NCCL's settings are, on the one machine {one_close_within} of {one_close_of}, over NVLink {nvlink_close_within} of {nvlink_close_of}, without peer access
-{nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}, where no load stands out {own_close_steady_within} of {own_close_steady_of}. The fit tells {told_close} of NCCL's: it takes the default's cycles for a
-line. On `h200x2g` {late_close_within} of {late_close_of} are, with errors to {late_close_most:.2f} tokens. Without peer access messages cost by their bytes, so that the length that drafts need grows faster with requests, and machines differ: the
-same L* of 3 drafts, measured on two of them where no load stands out, is up to {machines_apart:.2f} tokens apart. And no table has the messages of 24 and 96 tokens (5 drafts at batch 4 and 16);
-the latter's changes are missed by most.
+"By the fit" asks the fit, "by moved runs" the default's own two runs at that batch size. L* within 0.05 tokens is the aim. But for `h200x2g`, by moved
+runs, {moved_close_within} of {moved_close_of} under NCCL's settings are, on `h200x2d` {one_close_within} of {one_close_of}, over NVLink {nvlink_close_within} of {nvlink_close_of}, without peer access
+{nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}. The fit tells {told_close} of NCCL's: it takes the default's cycles for a
+line. On `h200x2g` {late_close_within} of {late_close_of} are, with errors to {late_close_most:.2f} tokens.
+
+Where no load stands out {steady_close_within} of {steady_close_of} are: of those without peer access {nop2p_steady_within} of {nop2p_steady_of}, of the others {others_steady_within} of {others_steady_of}. By the tables of `h200x2g` alone {steady_g_within} are, of `h200x2j` alone {steady_j_within}. The same
+lengths in each file, and what is told less that:
+
+{places}
+
+Over files the median is within 0.05 tokens at {places_within} of {places_of} places; at the other ({worst}) it is {worst_error:+.3f}. Without peer access lengths do not repeat themselves to 0.05 tokens where single ones are missed: they
+lie up to {places_apart:.2f} tokens apart between files. On one machine, in two starts minutes apart, loads of which none stands out differ by up to {again_ms:.1%}, and an L* by up to {again_length:.2f} tokens (without peer access,
+5 drafts at 16). A length of 2.8 within 0.05 would take both times to within 1%. Changes of 5 drafts without peer access are told too small in every file, by more than those of 3 (above): nothing was measured beside five drafts.
+The engine's own at 64 requests are told up to 0.06 too long, where under the default the forward alone of 64 tokens on `h200x2j` is such a start as above.
 
 What the engine's own all-reduce saves, both measured (`h200x2`; 5 drafts on other machines than plain decode):
 
@@ -436,7 +456,9 @@ def _over_two_gpus() -> dict[str, object]:
         "warm_within": page.within("after a cold product", of_nccl)[0],
         "table_within": page.within("back to back", of_nccl)[0],
         "told_close": page.close("length_told", of_nccl)[0],
-        "machines_apart": page.machines_apart("nop2p", 4),
+        **_places(),
+        **_starts(),
+        "outside": page.outside_intervals(page.PROMPT),
         **page.loads_told(),
         **_late_host(),
         **_counted(of_nccl),
@@ -446,9 +468,18 @@ def _over_two_gpus() -> dict[str, object]:
 def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
     """Of how many changes and lengths how many are told within the aims, by whose they are."""
     page = accuracy_tensor_parallel
-    one = tuple(part for part in of_nccl if part[0] == page.FIRST[0])
+    one = tuple(part for part in of_nccl if part[0] == page.ON_TIME[0])
     own, late = page.parts_of(page.OWN), tuple(part for part in page.PARTS if part[0] == page.LATE)
+    others = tuple(part for part in page.PROMPT if part[1] != "nop2p")
+    on_g, on_j = page.BY_ONE
     found = {
+        "by_g": page.within(on_g, page.PROMPT),
+        "by_j": page.within(on_j, page.PROMPT),
+        "steady_g": page.close("length_moved", page.PROMPT, True, on_g),
+        "steady_j": page.close("length_moved", page.PROMPT, True, on_j),
+        "steady_close": page.close("length_moved", page.PROMPT, True),
+        "nop2p_steady": page.close("length_moved", page.parts_of("nop2p"), True),
+        "others_steady": page.close("length_moved", others, True),
         "felt": page.within(page.BESIDE, of_nccl),
         "felt_steady": page.within(page.BESIDE, of_nccl, steady=True),
         "one": page.within(page.BESIDE, one),
@@ -460,7 +491,6 @@ def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
         "moved_close": page.close("length_moved", of_nccl),
         "one_close": page.close("length_moved", one),
         "own_close": page.close("length_moved", own),
-        "own_close_steady": page.close("length_moved", own, steady=True),
         "nvlink_close": page.close("length_moved", page.parts_of("Ring-LL", "Ring-Simple")),
         "nop2p_close": page.close("length_moved", page.parts_of("nop2p")),
     }
@@ -469,6 +499,40 @@ def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
         for name, pair in found.items()
         for what, each in zip(("within", "of"), pair, strict=True)
     }
+
+
+def _places() -> dict[str, object]:
+    """What is said of break-even lengths of the same place in several files."""
+    page = accuracy_tensor_parallel
+    every, worst = page.places(), max(page.places(), key=lambda place: abs(place.error))
+    ms, length = page.again()
+    return {
+        "places": page.places_table("nop2p", page.OWN),
+        "places_within": sum(abs(place.error) <= page.TOKENS for place in every),
+        "places_of": len(every),
+        "worst": f"{worst.nccl}, {worst.width - 1} drafts at {worst.batch}",
+        "worst_error": worst.error,
+        "places_apart": max(place.apart for place in every),
+        "again_ms": ms,
+        "again_length": length,
+    }
+
+
+def _starts() -> dict[str, object]:
+    """What is said of starts, of forwards without all-reduces between drafts, and of NCCL as vLLM calls it."""
+    page = accuracy_allreduce
+    alone, beside = page.called_by_vllm_us()
+    return {
+        "starts": page.starts_table(),
+        "start_alone": max(each.apart[0] for each in page.starts() if (each.nccl, each.tokens) == ("default", 64)),
+        "start_beside": max(each.apart[1] for each in page.starts()),
+        "bare_default": -float(page.bare_beside_ms("default").min()),
+        "bare_nop2p": -float(page.bare_beside_ms("nop2p").min()),
+        "bare_own": page.bare_apart_ms("drafting_without_ms"),
+        "bare_alone": page.bare_apart_ms("without_ms"),
+        "vllm_alone_least": float(alone.min()), "vllm_alone_most": float(alone.max()),
+        "vllm_beside_least": float(beside.min()), "vllm_beside_most": float(beside.max()),
+    }  # fmt: skip
 
 
 def _late_host() -> dict[str, object]:

@@ -52,27 +52,27 @@ def forwards(nccl: str) -> Forwards:
 
 
 def _read(path: Path, nccl: str) -> Forwards:
-    with path.open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if Way.of(row).name == nccl]
+    rows = [row for row in _rows(path) if Way.of(row).name == nccl]
     return Forwards(*(np.array([float(row[name]) for row in rows]) for name in ("tokens", "with_ms", "without_ms")))
 
 
-DRAFTED = "h200x2g"
-"""The machine whose all-reduces in a forward were measured between a drafter's graphs, too."""
+DRAFTED, STARTED = ("h200x2g", "h200x2j"), "h200x2k"
+"""Machines whose all-reduces in a forward were measured between a drafter's graphs, too; and one where those alone were, in five starts."""
 
-GATHERS = {TABLES_OF: "h200x2f_gather.csv", DRAFTED: f"{DRAFTED}_gather.csv"}
-"""Gathers of logits by setting: those of the first of these are another machine's."""
+GATHERS = {TABLES_OF: "h200x2f_gather.csv", **{machine: f"{machine}_gather.csv" for machine in DRAFTED}}
+"""Gathers of logits by setting: those of the first of these are another machine's, of the one of five starts there are none."""
 
 
 @cache
 def harness_curves(
-    table: str = "allreduce", gathers: bool = False, machine: str = TABLES_OF
+    table: str = "allreduce", gathers: bool = False, machines: tuple[str, ...] = (TABLES_OF,)
 ) -> dict[str, MeasuredCurve]:
     """The calibration harness's curves by setting, those in CUDA graphs: back to back unless another table is named.
 
-    With `gathers` the settings of that table know what gathers take, where those were measured.
+    Of several machines the median. With `gathers` the settings of that table know what gathers take, where those were measured.
     """
-    files = [f"{machine}_{table}.csv", *([GATHERS[machine]] if gathers else [])]
+    files = [f"{machine}_{table}.csv" for machine in machines]
+    files += [GATHERS[machine] for machine in machines if gathers and machine in GATHERS]
     settings = load_allreduce([(None, HARNESS / name) for name in files]).settings()
     return {s.label.removesuffix(", graph"): s.curve for s in settings if not s.label.endswith(", eager")}
 
@@ -194,7 +194,7 @@ NO_ATTENTION = "no attention"
 @cache
 def changes() -> dict[str, dict[str, Changed]]:
     """By machine and setting the changes of forwards from the default's: the tables' machine, then the others."""
-    machines = (TABLES_OF, "h200x2c", "h200x2", "h200x2b", "h200x2e", DRAFTED)
+    machines = (TABLES_OF, "h200x2c", "h200x2", "h200x2b", "h200x2e", *DRAFTED)
     found = {
         machine: _changes_of(partial(harness_forwards, machine=machine), machine == TABLES_OF) for machine in machines
     }
@@ -235,13 +235,16 @@ def _cells(measured: FloatArray, by_table: FloatArray | None) -> str:
 
 
 def beside_table() -> str:
-    """A line for each setting that was measured between drafts: an all-reduce in a forward without and with them, and a single launch [µs]."""
+    """A line for each setting that was measured between drafts: an all-reduce in a forward without and with them, and a single launch [µs].
+
+    Medians over the machines.
+    """
     columns = (f"{size} KiB, alone | beside drafts" for size in SHOWN)
     lines = [
         f"| setting or implementation | {' | '.join(columns)} | single launch |",
         f"|---|{'--:|--:|' * len(SHOWN)}--:|",
     ]
-    for name, curve in harness_curves(TABLES["in a forward"], machine=DRAFTED).items():
+    for name, curve in harness_curves(TABLES["in a forward"], machines=(*DRAFTED, STARTED)).items():
         assert curve.drafting is not None
         assert curve.drafting.launch_us is not None
         pairs = [each.time_us(1024.0 * size) for size in SHOWN for each in (curve, curve.drafting)]
@@ -249,5 +252,75 @@ def beside_table() -> str:
     return "\n".join(lines)
 
 
+# -- starts, and ways to call NCCL ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Started:
+    """Forwards of so many tokens under a setting in one start of their processes after the other [ms], shapes (starts,)."""
+
+    nccl: str
+    tokens: int
+    alone_ms: FloatArray
+    beside_ms: FloatArray
+
+    @property
+    def apart(self) -> tuple[float, float]:
+        """How far starts lie apart at most, alone and beside drafts [ms]."""
+        return float(np.ptp(self.alone_ms)), float(np.ptp(self.beside_ms))
+
+
+@cache
+def starts() -> tuple[Started, ...]:
+    """What `python -m benchmarks.allreduce_starts` measured."""
+    rows = _rows(HARNESS / f"{STARTED}_starts.csv")
+    places = dict.fromkeys((row["nccl"], int(row["tokens"])) for row in rows)
+    return tuple(
+        Started(*place, *(np.array([float(row[name]) for row in rows if (row["nccl"], int(row["tokens"])) == place])
+                          for name in ("with_ms", "drafting_ms")))
+        for place in places
+    )  # fmt: skip
+
+
+def starts_table() -> str:
+    """A line for each setting and number of tokens: forwards with all-reduces, the least and the most of the starts."""
+    lines = ["| setting | tokens | starts | alone | beside drafts |", "|---|--:|--:|--:|--:|"]
+    for each in starts():
+        cells = (f"{ms.min():.2f} to {ms.max():.2f} ms" for ms in (each.alone_ms, each.beside_ms))
+        lines.append(f"| {each.nccl} | {each.tokens} | {each.alone_ms.size} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def called_by_vllm_us() -> tuple[FloatArray, FloatArray]:
+    """What an all-reduce of NCCL takes more where vLLM calls it, in forwards alone and beside drafts [µs], by tokens."""
+    rows = _rows(HARNESS / f"{DRAFTED[1]}_forward_llama-3.1-8b.csv")
+    ours, vllms = ([row for row in rows if Way.of(row).name == name] for name in ("default", "vllm-nccl"))
+    pairs = list(zip(ours, vllms, strict=True))
+    alone, beside = (
+        np.array([float(vllm[name]) - float(own[name]) for own, vllm in pairs]) for name in ("with_ms", "drafting_ms")
+    )
+    return alone * 1000.0 / SHAPE.all_reduces, beside * 1000.0 / SHAPE.all_reduces
+
+
+def bare_beside_ms(nccl: str) -> FloatArray:
+    """What forwards without all-reduces take more between drafts that have some than alone [ms], by tokens."""
+    return _bare_ms(nccl, "drafting_without_ms") - _bare_ms(nccl, "without_ms")
+
+
+def bare_apart_ms(bare: str) -> float:
+    """How much more a change to no peer access would be than forwards with all-reduces differ by, at most tokens, by bare forwards."""
+    return float(_bare_ms("default", bare)[-1] - _bare_ms("nop2p", bare)[-1])
+
+
+def _bare_ms(nccl: str, bare: str) -> FloatArray:
+    rows = [row for row in _rows(HARNESS / f"{DRAFTED[1]}_forward_llama-3.1-8b.csv") if Way.of(row).name == nccl]
+    return np.array([float(row[bare]) for row in rows])
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
 if __name__ == "__main__":
-    print(table(), extras_table(), in_forward_table(), beside_table(), sep="\n\n")
+    print(table(), extras_table(), in_forward_table(), beside_table(), starts_table(), sep="\n\n")

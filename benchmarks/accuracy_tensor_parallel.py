@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from benchmarks.accuracy_allreduce import DRAFTED, HARNESS, TABLES_OF, harness_curves
+from benchmarks.accuracy_allreduce import DRAFTED, HARNESS, STARTED, TABLES_OF, harness_curves
 from benchmarks.accuracy_allreduce import TABLES as ALL_REDUCES
 from benchmarks.held_out import scatters, span, time_ms, whole
 from specsim import CostModel, Run, break_even, evaluate, fit, load_runs
@@ -22,9 +22,9 @@ from specsim.evaluation import Comparison
 from specsim.quantities import BoolArray, FloatArray
 from specsim.runs.run import RunSet
 
-FIRST, LATE = ("h200x2d", "h200x2e", "h200x2"), "h200x2g"
-"""Servers of one machine, of another, and of three; and of one whose host was often late under drafts (`lateness`)."""
-SERVED = (*FIRST, LATE)
+ON_TIME, LATE = ("h200x2d", "h200x2e", "h200x2", "h200x2j", "h200x2j_again"), "h200x2g"
+"""Servers of one machine, of another, of three, and of one more in two starts; and of one whose host was often late under drafts (`lateness`)."""
+SERVED = (*ON_TIME, LATE)
 """Each file is told by its own runs under NCCL's default."""
 BASE, OWN = "default", "engine-own"
 CURVES = {OWN: "vllm"}
@@ -35,7 +35,7 @@ SHARE, MS, TOKENS = 0.15, 0.2, 0.05
 UNSTEADY, MANY = 0.009, 64
 """A load of fewer than so MANY requests whose parts scatter by more stands out (of so many requests every load may).
 
-The share was chosen on the first files' loads: seven of 99 lie above, and no other above 0.8%.
+The share was chosen on the loads of the first three files: seven of 99 lie above, and no other above 0.8%.
 """
 
 
@@ -96,13 +96,22 @@ TABLES = (BESIDE, ALONE, "after a cold product", "back to back")
 """All-reduces by how they were measured: the first in a forward and, where that was done, between a drafter's graphs."""
 
 
+BY_ONE = {f"beside drafts on {machine} alone": machine for machine in DRAFTED}
+"""The same of one machine."""
+
+
 def curves(name: str, nccl: str) -> tuple[MeasuredCurve, MeasuredCurve]:
-    """The all-reduces of the base and of a setting on one machine: the one where drafts were beside them, if it has the setting."""
-    wanted, table = CURVES.get(nccl, nccl), ALL_REDUCES[ALONE if name == BESIDE else name]
-    tables = [harness_curves(table, gathers=True, machine=machine) for machine in (DRAFTED, TABLES_OF)]
-    known = next(found for found in tables if wanted in found)
+    """The all-reduces of the base and of a setting, where drafts were beside them if the setting was measured so.
+
+    Medians over the machines that have both, for what machines differ by is no change of a setting.
+    """
+    drafting = name == BESIDE or name in BY_ONE
+    wanted, table = CURVES.get(nccl, nccl), ALL_REDUCES[ALONE if drafting else name]
+    machines = (BY_ONE[name],) if name in BY_ONE else DRAFTED if table != ALL_REDUCES[ALONE] else (*DRAFTED, STARTED)
+    having = tuple(machine for machine in machines if wanted in harness_curves(table, machines=(machine,)))
+    known = harness_curves(table, gathers=True, machines=having or (TABLES_OF,))
     before, after = known[BASE], known[wanted]
-    return (before, after) if name == BESIDE else (replace(before, drafting=None), replace(after, drafting=None))
+    return (before, after) if drafting else (replace(before, drafting=None), replace(after, drafting=None))
 
 
 def moved(name: str, nccl: str) -> DerivedSetting:
@@ -126,8 +135,8 @@ def settings(file: str) -> list[str]:
 
 PARTS = tuple((file, nccl) for file in SERVED for nccl in settings(file))
 """Every file with every setting in it that is told."""
-PROMPT = tuple(part for part in PARTS if part[0] in FIRST)
-"""Those of the first files."""
+PROMPT = tuple(part for part in PARTS if part[0] in ON_TIME)
+"""Those where the host kept up."""
 
 
 @cache
@@ -216,9 +225,9 @@ class Answer:
 
 
 @cache
-def answers(file: str, nccl: str) -> tuple[Answer, ...]:
-    """Break-even length and tok/s of a setting, told by the base's runs and the all-reduces measured beside drafts."""
-    model, found = model_of(TABLES[0], file), told(TABLES[0], file, nccl)
+def answers(file: str, nccl: str, name: str = BESIDE) -> tuple[Answer, ...]:
+    """Break-even length and tok/s of a setting, told by the base's runs and a table: all-reduces measured beside drafts."""
+    model, found = model_of(name, file), told(name, file, nccl)
     told_ms = dict(zip(map(_place, found.runs), found.base_ms + found.change_ms + found.error_ms, strict=True))
     measured = dict(zip(map(_place, found.runs), found.measured_ms, strict=True))
     steady = dict(zip(map(_place, found.runs), found.steady, strict=True))
@@ -286,10 +295,10 @@ def own_table() -> str:
 
 
 def lateness(nccl: str = BASE) -> FloatArray:
-    """Cycles with drafts of fewer than MANY requests in LATE over those of the first file that has them, rising."""
+    """Cycles with drafts of fewer than MANY requests in LATE over those of the first file, rising."""
     late, prompt = (
         {_place(run): whole(run).best for run in runs_of(file, nccl) if run.spec is not None and run.workload.batch_size < MANY}
-        for file in (LATE, FIRST[0])
+        for file in (LATE, ON_TIME[0])
     )  # fmt: skip
     return np.sort([ms / prompt[place] for place, ms in late.items()])
 
@@ -304,14 +313,70 @@ def outside_intervals(parts: tuple[tuple[str, str], ...]) -> int:
     return count
 
 
-def machines_apart(nccl: str, width: int) -> float:
-    """How far apart the same break-even lengths, measured, lie at most between files, of steady loads of so many draft tokens."""
-    found: dict[tuple[int, int], list[float]] = {}
-    for part in parts_of(nccl):
-        for each in answers(*part):
-            if each.steady and _place(each.run)[1] == width:
-                found.setdefault(_place(each.run), []).append(each.length)
-    return max(max(lengths) - min(lengths) for lengths in found.values())
+@dataclass(frozen=True)
+class Place:
+    """One setting, batch size and number of draft tokens in the files where its length is steady: told less measured."""
+
+    nccl: str
+    batch: int
+    width: int
+    files: tuple[str, ...]
+    lengths: FloatArray
+    errors: FloatArray
+
+    @property
+    def apart(self) -> float:
+        """How far the lengths that were measured lie apart at most."""
+        return float(np.ptp(self.lengths))
+
+    @property
+    def error(self) -> float:
+        """The median over files."""
+        return float(np.median(self.errors))
+
+
+@cache
+def places() -> tuple[Place, ...]:
+    """Every place of the steady lengths of PROMPT."""
+    found: dict[tuple[str, int, int], list[tuple[str, Answer]]] = {}
+    for file, nccl in PROMPT:
+        for each in answers(file, nccl):
+            if each.steady:
+                found.setdefault((nccl, *_place(each.run)), []).append((file, each))
+    return tuple(
+        Place(
+            *key,
+            tuple(file for file, _ in each),
+            np.array([answer.length for _, answer in each]),
+            np.array([answer.length_moved - answer.length for _, answer in each]),
+        )
+        for key, each in found.items()
+    )
+
+
+def places_table(*settings: str) -> str:
+    """A line for each place of these settings: what was measured in each file, and what is told less that."""
+    lines = ["| setting | drafts | batch | L* measured | told less measured | median |", "|---|--:|--:|---|---|--:|"]
+    for each in sorted(places(), key=lambda place: (place.nccl, place.width, place.batch)):
+        if each.nccl in settings:
+            pairs = list(zip(each.files, each.lengths, each.errors, strict=True))
+            measured = ", ".join(f"{length:.2f} ({file.removeprefix('h200')})" for file, length, _ in pairs)
+            errors = ", ".join(f"{error:+.2f}" for _, _, error in pairs)
+            lines.append(
+                f"| {each.nccl} | {each.width - 1} | {each.batch} | {measured} | {errors} | {each.error:+.3f} |"
+            )
+    return "\n".join(lines)
+
+
+def again() -> tuple[float, float]:
+    """How far a machine's two starts lie apart at most: steady times over each other, less 1, and steady L* in tokens."""
+    first, then = ON_TIME[-2:]
+    names = standing_out(first) | standing_out(then)
+    ms = [{run.id: whole(run).best for run in served(file).runs if run.id not in names} for file in (first, then)]
+    ratios = [ms[1][name] / ms[0][name] for name in ms[1].keys() & ms[0].keys()]
+    both = [place.lengths[[place.files.index(file) for file in (first, then)]]
+            for place in places() if {first, then} <= set(place.files)]  # fmt: skip
+    return max(abs(ratio - 1) for ratio in ratios), max(float(np.ptp(pair)) for pair in both)
 
 
 def within(name: str, parts: tuple[tuple[str, str], ...] = PARTS, steady: bool = False) -> tuple[int, int]:
@@ -321,9 +386,11 @@ def within(name: str, parts: tuple[tuple[str, str], ...] = PARTS, steady: bool =
     return int(hits.sum()), hits.size
 
 
-def close(figure: str, parts: tuple[tuple[str, str], ...] = PARTS, steady: bool = False) -> tuple[int, int]:
-    """Of how many break-even lengths how many are told within the aim; of `steady` ones where that is asked."""
-    errors = [_off(each, figure) for part in parts for each in answers(*part) if each.steady or not steady]
+def close(
+    figure: str, parts: tuple[tuple[str, str], ...] = PARTS, steady: bool = False, name: str = BESIDE
+) -> tuple[int, int]:
+    """Of how many break-even lengths how many are told within the aim by a table; of `steady` ones where that is asked."""
+    errors = [_off(each, figure) for part in parts for each in answers(*part, name) if each.steady or not steady]
     return sum(error <= TOKENS for error in errors), len(errors)
 
 
@@ -332,12 +399,12 @@ def _off(each: Answer, figure: str) -> float:
 
 
 def parts_of(*names: str) -> tuple[tuple[str, str], ...]:
-    """The parts of the first files that are of these files or settings."""
+    """The parts of PROMPT that are of these files or settings."""
     return tuple(part for part in PROMPT if set(part) & set(names))
 
 
 def larger_ms(nccl: str, width: int) -> dict[int, list[float]]:
-    """By how much changes are larger than told beside drafts [ms], by batch size, of steady loads of the first files.
+    """By how much changes are larger than told beside drafts [ms], by batch size, of steady loads of PROMPT.
 
     What is saved more counts as larger, too; `width` is the tokens of a request, 1 in plain decode.
     """
@@ -367,7 +434,7 @@ def larger_table() -> str:
 
 def loads_told() -> dict[str, object]:
     """How many loads of fewer than MANY requests there are, and what those that stand out and the others scatter by."""
-    shares = [share for file in FIRST for share in few_scatters(file).values()]
+    shares = [share for file in ON_TIME for share in few_scatters(file).values()]
     out = [share for share in shares if share > UNSTEADY]
     return {
         "few_loads": len(shares),

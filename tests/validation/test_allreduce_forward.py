@@ -3,7 +3,7 @@
 Own measurements of 2026-11-29 and 30: two H200s with NVLink, NCCL 2.28.9, torch 2.11.0+cu130, multicast off, CUDA graphs,
 medians. In `tests/validation/data` `h200x2_allreduce.csv` is the time of one of 20 all-reduces in a row; `h200x2_after_matmul.csv` what one adds
 after a matrix product of 13 µs; `h200x2_forward.csv` a 32-layer forward of hidden size 4096 (no attention) with its 64
-all-reduces and without. `calibration/data/h200x2*` has the same by the harness, on five other machines. Labels are NCCL_ALGO and NCCL_PROTO; to 128 tokens the default is LL.
+all-reduces and without. `calibration/data/h200x2*` has the same by the harness, on other machines. Labels are NCCL_ALGO and NCCL_PROTO; to 128 tokens the default is LL.
 """
 
 from __future__ import annotations
@@ -121,17 +121,20 @@ def test_weights_from_memory_are_most_of_what_simple_takes_more_in_a_forward():
 
 
 def test_all_reduces_as_a_forward_meets_them_tell_its_changes():
-    """Within 15% or 0.1 ms, seven machines; those in a forward are asked of other machines' alone."""
-    assert within("back to back") == (191, 344)
-    assert within("after a product") == (197, 344)
-    assert within("after a cold product") == (304, 344)
+    """Within 15% or 0.1 ms, eight machines; those in a forward are asked of other machines' alone.
+
+    One of the two misses is vLLM's at 192 tokens, between two sizes of the table, where the default steps.
+    """
+    assert within("back to back") == (216, 380)
+    assert within("after a product") == (224, 380)
+    assert within("after a cold product") == (335, 380)
     asked = [within(name, "in a forward") for name in ("in a forward", "after a cold product", "back to back")]
-    assert asked == [(187, 188), (166, 188), (109, 188)]
+    assert asked == [(222, 224), (197, 224), (134, 224)]
 
 
-def test_changes_are_of_seven_machines_and_no_machine_is_told_by_its_own_forwards():
+def test_changes_are_of_eight_machines_and_no_machine_is_told_by_its_own_forwards():
     found = changes()
-    assert [len(settings) for settings in found.values()] == [12, 6, 4, 2, 1, 2, 1]
+    assert [len(settings) for settings in found.values()] == [12, 6, 4, 2, 1, 2, 2, 1]
     own, *others = found.values()
     assert all(told.by_table["in a forward"] is None for told in own.values())
     assert all(told.by_table["in a forward"] is not None for each in others for told in each.values())

@@ -74,7 +74,7 @@ def test_every_part_of_a_step_is_told(machine, nccl, drafts, batch):
 def test_without_what_was_measured_beside_drafts_verifys_changes_would_be_missed():
     assert larger_ms("verify")[-1] < 0.11
     alone = larger_ms("verify", ALONE)
-    assert alone[0] > 0.06
+    assert alone[0] > 0.04
     assert alone[-1] > 0.2
 
 

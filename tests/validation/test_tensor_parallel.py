@@ -1,4 +1,4 @@
-"""Servers over two GPUs under settings that the fit never saw, told by all-reduces of one machine.
+"""Servers over two GPUs under settings that the fit never saw, told by all-reduces of others or their own.
 
 Own measurements of 2026-11-29 and 30: vLLM 0.24.0 over two H200s by `python -m calibration serve` (calibration/data).
 """
@@ -11,12 +11,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_allreduce import HARNESS, changes
+from benchmarks.accuracy_allreduce import HARNESS, STARTED, changes
 from benchmarks.accuracy_tensor_parallel import (
     ALONE as WITHOUT_DRAFTS,
 )
 from benchmarks.accuracy_tensor_parallel import (
     BESIDE,
+    BY_ONE,
     LATE,
     MANY,
     OWN,
@@ -26,6 +27,7 @@ from benchmarks.accuracy_tensor_parallel import (
     TABLES,
     TOKENS,
     UNSTEADY,
+    again,
     answers,
     beyond,
     close,
@@ -33,9 +35,9 @@ from benchmarks.accuracy_tensor_parallel import (
     larger_ms,
     lateness,
     loads_told,
-    machines_apart,
     outside_intervals,
     parts_of,
+    places,
     runs_of,
     served,
     standing_out,
@@ -60,19 +62,24 @@ def test_on_one_machine_every_change_and_every_length_is_told():
 
 
 def test_all_reduces_as_a_forward_meets_them_tell_a_servers_changes():
-    """Found: NCCL's settings 65 of 68, the engine's own 27 of 28; where no load stands out all 64 and all 24."""
-    assert within(BESIDE, OF_NCCL) == (65, 68)
-    assert within(BESIDE, OF_NCCL, steady=True) == (64, 64)
-    assert within(BESIDE, parts_of(OWN)) == (27, 28)
-    assert within(BESIDE, parts_of(OWN), steady=True) == (24, 24)
-    assert within("after a cold product", OF_NCCL)[0] < 52
-    assert within("back to back", OF_NCCL)[0] < 40
+    """Found: NCCL's settings 81 of 88, the engine's own 37 of 40; where no load stands out all 80 and all 33."""
+    assert within(BESIDE, OF_NCCL) == (81, 88)
+    assert within(BESIDE, OF_NCCL, steady=True) == (80, 80)
+    assert within(BESIDE, parts_of(OWN)) == (37, 40)
+    assert within(BESIDE, parts_of(OWN), steady=True) == (33, 33)
+    assert within("after a cold product", OF_NCCL)[0] < 70
+    assert within("back to back", OF_NCCL)[0] < 60
+
+
+@pytest.mark.parametrize("name", BY_ONE)
+def test_one_machines_tables_tell_the_changes_as_well(name):
+    assert within(name, PROMPT, steady=True) == (113, 113)
 
 
 def test_it_takes_what_was_measured_beside_drafts_to_tell_the_engines_own():
-    assert within(WITHOUT_DRAFTS, OF_NCCL) == (65, 68)
+    assert within(WITHOUT_DRAFTS, OF_NCCL) == (80, 88)
     for name in TABLES[1:]:
-        assert within(name, parts_of(OWN))[0] <= 20
+        assert within(name, parts_of(OWN))[0] <= 26
 
 
 def test_where_the_host_was_late_changes_are_not_told():
@@ -90,9 +97,10 @@ def test_nothing_lies_outside_the_tables():
         assert beyond(name, "message_bytes") == beyond(name, "logits_bytes") == 0
 
 
-def test_changes_are_told_within_a_tenth_of_a_millisecond_but_without_peer_access_and_under_simple():
-    """Means are on the page; without peer access two changes of 3 and 4 ms are 0.3 and 0.45 larger."""
-    for nccl, most in ((OWN, 0.11), ("Ring-LL", 0.105), ("Ring-Simple", 0.17), ("nop2p", 0.46)):
+def test_changes_are_told_within_a_fifth_of_a_millisecond_but_without_peer_access():
+    """Means are on the page; without peer access changes of 3 to 10 ms are up to 0.42 larger, those of 5 drafts larger in every file."""
+    assert min(ms for found in larger_ms("nop2p", 6).values() for ms in found) > 0
+    for nccl, most in ((OWN, 0.19), ("Ring-LL", 0.105), ("Ring-Simple", 0.17), ("nop2p", 0.42)):
         for width in (1, 4, 6):
             found = larger_ms(nccl, width)
             assert found
@@ -101,30 +109,45 @@ def test_changes_are_told_within_a_tenth_of_a_millisecond_but_without_peer_acces
 
 
 def test_loads_that_stand_out_scatter_by_clearly_more_than_any_other():
-    """Seven of 99 of fewer than 64 requests, by 0.92% and more; the others by 0.79% at most."""
+    """15 of 138 of fewer than 64 requests, by 0.92% and more; the others by 0.79% at most."""
     assert (MANY, UNSTEADY) == (64, 0.009)
     told_of = loads_told()
-    assert (told_of["few_loads"], told_of["standing_out"]) == (99, 7)
+    assert (told_of["few_loads"], told_of["standing_out"]) == (138, 15)
     assert told_of["out_least"] - told_of["else_most"] > 0.001
 
 
 def test_break_even_lengths_of_settings_that_were_never_run():
-    """Found: 36 of 44 by the base's own runs moved (36 of 40 where no load stands out), without peer access 9 of 16; the engine's own 11 of 12.
-
-    Without peer access two machines' own lengths of 3 drafts are 0.07 tokens apart.
-    """
+    """Found: 43 of 56 by the base's own runs moved, the engine's own 15 of 20; where no load stands out 55 of 62, five of the seven without peer access."""
     assert TOKENS == 0.05
-    assert close("length_moved", OF_NCCL) == (36, 44)
-    assert close("length_moved", OF_NCCL, steady=True) == (36, 40)
+    assert close("length_moved", OF_NCCL) == (43, 56)
+    assert close("length_moved", parts_of(OWN)) == (15, 20)
     assert close("length_moved", parts_of("Ring-LL", "Ring-Simple")) == (27, 28)
+    assert close("length_moved", PROMPT, steady=True) == (55, 62)
     assert close("length_moved", parts_of("Ring-LL", "Ring-Simple"), steady=True) == (27, 27)
-    assert close("length_moved", parts_of("nop2p")) == (9, 16)
-    assert close("length_moved", parts_of(OWN)) == (11, 12)
-    assert close("length_moved", parts_of(OWN), steady=True) == (9, 9)
-    assert close("length_told", OF_NCCL)[0] >= 30
-    assert machines_apart("nop2p", 4) > TOKENS
+    assert close("length_moved", parts_of("nop2p"), steady=True) == (16, 21)
+    assert close("length_told", OF_NCCL)[0] >= 35
     errors = [abs(each.length_moved - each.length) for part in PROMPT for each in answers(*part) if each.steady]
-    assert max(errors) < 0.13
+    assert max(errors) < 0.09
+
+
+def test_over_files_break_even_lengths_are_told_within_the_aim_at_all_places_but_one():
+    """The one: 5 drafts at 16 requests without peer access, 0.07 too short, where files lie 0.09 apart."""
+    missed = [place for place in places() if abs(place.error) > TOKENS]
+    assert [(place.nccl, place.width, place.batch) for place in missed] == [("nop2p", 6, 16)]
+    assert len(places()) == 31
+    assert missed[0].error > -0.075
+    assert missed[0].apart > abs(missed[0].error)
+
+
+def test_without_peer_access_lengths_that_are_missed_do_not_repeat_themselves_within_the_aim():
+    """The others that are missed are the engine's own at 64 requests, by 0.062 at most."""
+    missed = [place for place in places() if (np.abs(place.errors) > TOKENS).any()]
+    assert {(place.nccl, place.batch) for place in missed} == {("nop2p", 16), ("nop2p", 64), (OWN, 64)}
+    assert min(place.apart for place in missed if place.nccl == "nop2p") > TOKENS
+    assert max(np.abs(place.errors).max() for place in missed if place.nccl == OWN) < 0.063
+    times, length = again()
+    assert times > 0.02
+    assert length > TOKENS
 
 
 # -- what intervals allow for --------------------------------------------------------------------------------------------
@@ -170,7 +193,7 @@ def ratios(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "most", "us"), [("back to back", 0.65, 2.68, 5.4), ("in a forward", 0.84, 1.2, 1.5)]
+    ("name", "least", "most", "us"), [("back to back", 0.59, 2.68, 5.4), ("in a forward", 0.72, 1.22, 1.5)]
 )
 def test_forwards_were_told_so_far_off(name, least, most, us):
     """What specsim/cost/derived.py says of them."""
@@ -179,52 +202,68 @@ def test_forwards_were_told_so_far_off(name, least, most, us):
 
 
 def test_intervals_allow_for_what_all_reduces_in_a_forward_missed():
-    assert forwards_outside(allowed(True, True), "in a forward") == (0, 188)
-    assert served_outside(allowed(True, True), BESIDE, OF_NCCL) == (0, 64)
-    assert served_outside(allowed(True, False, True), BESIDE, parts_of(OWN)) == (0, 24)
+    """One forward, of 192 tokens, between two that the table has; and one cycle to the engine's own, by 0.02 ms."""
+    assert forwards_outside(allowed(True, True), "in a forward") == (1, 224)
+    assert served_outside(allowed(True, True), BESIDE, OF_NCCL) == (0, 80)
+    assert served_outside(allowed(True, False, True), BESIDE, parts_of(OWN)) == (1, 33)
 
 
 def test_to_the_engines_own_changes_were_told_so_far_off():
-    """What specsim/cost/derived.py says of them: 0.9 to 1.2 times what is told beside drafts, to 1.8 without."""
-    for name, least, most in ((BESIDE, 0.9, 1.2), (WITHOUT_DRAFTS, 0.9, 1.77)):
+    """What specsim/cost/derived.py says of them: 0.83 to 1.29 times what is told beside drafts, to 1.84 without."""
+    for name, least, most in ((BESIDE, 0.83, 1.29), (WITHOUT_DRAFTS, 0.83, 1.84)):
         found = [told(name, *part) for part in parts_of(OWN)]
         every = np.concatenate([(each.change_ms / (each.change_ms + each.error_ms))[each.steady] for each in found])
         assert (every.min(), every.max()) == pytest.approx((least, most), abs=0.01)
 
 
 def test_between_implementations_without_drafts_beside_them_intervals_have_to_allow_for_more():
-    assert served_outside(allowed(True, False), WITHOUT_DRAFTS, parts_of(OWN)) == (0, 24)
+    assert served_outside(allowed(True, False), WITHOUT_DRAFTS, parts_of(OWN)) == (1, 33)
     assert served_outside(allowed(True, True), WITHOUT_DRAFTS, parts_of(OWN))[0] > 10
 
 
 def test_intervals_do_not_allow_for_a_late_host():
-    """Two of 14 steady changes; 5 drafts at batch 1 to the engine's own, 3 at 4 without mixing."""
-    assert outside_intervals(OF_LATE) == 2
-    assert outside_intervals(PROMPT) == 0
+    """Three of 14 steady changes, of 113 on the others one."""
+    assert outside_intervals(OF_LATE) == 3
+    assert outside_intervals(PROMPT) == 1
 
 
 def test_intervals_allow_for_what_all_reduces_alone_missed():
     for name, most in (("back to back", 1), ("after a cold product", 0)):
         missed, of = forwards_outside(allowed(False, True), name)
         assert missed <= most
-        assert of == 344
-        assert served_outside(allowed(False, True), name, PROMPT) == (0, 88)
+        assert of == 380
+        assert served_outside(allowed(False, True), name, PROMPT) == (0, 113)
     assert forwards_outside(allowed(True, True), "back to back")[0] > 100
 
 
+def rates_off(*files):
+    return [
+        abs(each.rate_told / each.rate - 1)
+        for part in PROMPT
+        if part[0] in files
+        for each in answers(*part)
+        if each.steady
+    ]
+
+
 def test_tok_s_given_the_accept_length():
-    """Found: median 1.5%, at most 6.5% where no load stands out."""
-    steady = [abs(each.rate_told / each.rate - 1) for part in PROMPT for each in answers(*part) if each.steady]
-    assert np.median(steady) < 0.017
-    assert max(steady) < 0.068
+    """Found: median 1.5%, at most 6.5% where no load stands out; to 16% where the fit saw two loads of the default that were late."""
+    fitted_late = "h200x2j"
+    off = rates_off(*(file for file in SERVED if file != fitted_late))
+    assert np.median(off) < 0.017
+    assert max(off) < 0.066
+    assert {f"6 draft tokens default {batch}x128" for batch in (1, 4)} < standing_out(fitted_late)
+    assert max(rates_off(fitted_late)) < 0.165
 
 
-@pytest.mark.parametrize("machine", ["h200x2", "h200x2b", "h200x2c", "h200x2d", "h200x2e", "h200x2g"])
+@pytest.mark.parametrize(
+    "machine", ["h200x2", "h200x2b", "h200x2c", "h200x2d", "h200x2e", "h200x2g", "h200x2j", "h200x2k"]
+)
 def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
     shape = read_shape(HARNESS.parent / "models" / "llama-3.1-8b.json")
     rows, kept = (
         list(csv.DictReader((HARNESS / f"{machine}_{name}.csv").read_text(encoding="utf-8").splitlines()))
-        for name in ("forward_llama-3.1-8b", "in_forward_allreduce")
+        for name in ("starts" if machine == STARTED else "forward_llama-3.1-8b", "in_forward_allreduce")
     )
     made = [
         {name: "" if value is None else str(value) for name, value in row.items()} for row in in_a_forward(rows, shape)
@@ -234,6 +273,6 @@ def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
 
 def test_every_run_is_of_one_model_and_engine():
     runs = [run for file in SERVED for run in served(file).runs]
-    assert [len(served(file).runs) for file in SERVED] == [40, 32, 60, 36]
+    assert [len(served(file).runs) for file in SERVED] == [40, 32, 60, 36, 16, 36]
     assert len({(run.setup.model, run.setup.engine_version) for run in runs}) == 1
-    assert all(len(runs_of(file, "default")) == 12 for file in SERVED)
+    assert [len(runs_of(file, "default")) for file in SERVED] == [12, 12, 12, 12, 8, 12]
