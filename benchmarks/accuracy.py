@@ -204,11 +204,11 @@ vLLM 0.24.0 without weights, with an EAGLE-3 head and forced acceptance, over tw
 batch 1 to 64, by `python -m calibration serve --tensor-parallel 2`; which loads each file has is in `calibration/data/README.md`. `h200x2d` and `h200x2e` are of one machine each, the former that of the tables for Ring-LL and Ring-Simple
 (`calibration/data/h200x2d_served_llama-3.1-8b.json` and so on); the three starts of `h200x2` were, by our notes, on three
 machines: plain decode and 3 drafts on the first, 5 drafts on the other two (with the engine's own all-reduce on the first and second), so
-that there every L* of 5 drafts, and the engine's own change at 5, is between machines. `h200x2j` and `h200x2j_again` are two starts on one more,
-with three servers at a time, and `h200x2g` is of another. In each file the fit saw all runs under NCCL's default, with vLLM's own all-reduce off. All other settings are the default's times
+that there every L* of 5 drafts, and the engine's own change at 5, is between machines. `h200x2j` is of one more, where the engine's own was started apart from
+the others, and `h200x2j_again` a later start there; `h200x2g` is of another. In each file the fit saw all runs under NCCL's default, with vLLM's own all-reduce off. All other settings are the default's times
 moved by eq. 17; none of their runs was seen. `engine-own` has vLLM's own all-reduce on, told by the table of `vllm`; `no-mixing` is
-NCCL_GRAPH_MIXING_SUPPORT=0. For these two and without peer access ("nop2p") all-reduces and gathers of logits are medians over the machines where they were measured
-between a drafter's graphs, too ("beside drafts": `h200x2g`, `h200x2j`, and five starts on `h200x2k`, of which more below; a setting has those that it was measured on); for the others they are of `h200x2d`,
+NCCL_GRAPH_MIXING_SUPPORT=0. For these two and without peer access ("nop2p") all-reduces were measured between a drafter's graphs, too ("beside drafts"), on `h200x2g`, `h200x2j` and `h200x2k`: at each size
+the median over those machines that had both settings, each once, without the servers' own where there is another. For the others they are of `h200x2d`,
 with gathers of one more machine (`h200x2f_gather.csv`).
 
 {tensor_parallel}
@@ -216,37 +216,37 @@ with gathers of one more machine (`h200x2f_gather.csv`).
 A change within 15% or 0.2 ms is the aim. But for `h200x2g` {felt_within} of {felt_of} changes between NCCL's settings are told so, by all-reduces in a
 forward without drafts {alone_nccl}, by those behind cold products {warm_within}, by those back to back {table_within}; on `h200x2d` {one_within} of {one_of}. Of the {own_of} changes to the
 engine's own all-reduce {own_within} are, without what was measured beside drafts {own_alone}, behind cold products {own_warm}, back to back {own_table}. No message
-and no gather lies outside the tables. By the tables of one machine alone, `h200x2g` or `h200x2j`, {by_g_within} and {by_j_within} of all {by_g_of} are.
+and no gather lies outside the tables. Of the {by_g_of} changes to the engine's own and to no peer access {both_within} are told so; by the tables of one machine alone, `h200x2g` or `h200x2j`, {by_g_within} and {by_j_within}.
 
 What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests in these files: the standard deviation of their parts (half of what
 `min` and `max` lie apart, over √3) is more than {unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on the loads of the first three files, and that they were disturbed is an inference. Where none
-stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and {own_steady_within} of {own_steady_of} to the engine's own are within, and {outside} of them lies outside its interval. Measured changes are larger than told by
+stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and {own_steady_within} of {own_steady_of} to the engine's own are within; outside their intervals lie {outside}. Measured changes are larger than told by
 (means over these files at batch 1, 4, 16 and 64, where no load stands out, ms):
 
 {larger}
 
-`h200x2g` is apart. Five and four servers stood on its GPUs together, and we take its host to have been late under drafts (an inference): cycles of fewer than {many} requests with drafts took
-{late_least:.2f} to {late_most:.2f} times those of `h200x2d` under the same default and {late_own_least:.2f} to {late_own_most:.2f} times with the engine's own all-reduce, while forwards alone on these
-two GPUs are told as on others (above). {late_standing} of its {late_loads} loads of fewer than {many} requests stand out, by the same share. What a host adds is no part of eq. 17: of {late_of} changes {late_within} are told within the aim
-(by the other tables, in their order, {late_by_others}), though all-reduces are of the same GPUs; of the {late_steady_of} where no load stands out {late_steady_within}, and {late_outside} of those lie outside their intervals.
+`h200x2g` is apart, since there loads were late that do not stand out: under the default cycles of fewer than {many} requests with drafts took
+{late_least:.2f} to {late_most:.2f} times those of `h200x2d` ({late_own_least:.2f} to {late_own_most:.2f} with the engine's own all-reduce), those that do not stand out to {late_steady:.2f} times; in the other files to {others_most:.2f}, and those that do not stand out to {others_steady:.2f}.
+We take the host to have been late (an inference): forwards alone on the two GPUs are told as on others (above). {late_standing} of its {late_loads} loads of fewer than {many} requests stand out, by the same share. How many servers stand on the GPUs
+is not what decides: five and four did here, eight on `h200x2d` and `h200x2e`, three on `h200x2j`. What a host adds is no part of eq. 17: of {late_of} changes {late_within} are told within the aim
+(by the other tables, in their order, {late_by_others}); of the {late_steady_of} where no load stands out {late_steady_within}, and {late_outside} of those lie outside their intervals.
 
 ### NCCL's all-reduces between a drafter's graphs
 
 What forwards take longer with all-reduces, over their number: alone, each forward waited for, and between draft forwards, without a wait; and from one single launch there to the next
-(`h200x2g_forward_llama-3.1-8b.csv`, `h200x2j_forward_llama-3.1-8b.csv`, `h200x2k_starts.csv`, medians; `no-mixing` on the first alone, `vllm-nccl`, which is NCCL as vLLM calls it, on the second):
+(medians over the machines of each row; `vllm-nccl` is NCCL as vLLM calls it; rows of other machines differ by some tenths of a µs for that alone):
 
 {beside}
 
-Forwards without all-reduces were timed alone for both. Between drafts that reduce they take up to {bare_default:.2f} ms less under the default and {bare_nop2p:.2f} less without peer access (`h200x2j`, 512 tokens),
-and by them the change to that at 512 tokens would be {bare_own:.2f} ms more than what forwards with all-reduces themselves differ by there, by those alone {bare_alone:.2f}. We take it that the GPU clocks higher the longer it rests in
+Forwards without all-reduces were timed alone for both. Between drafts that reduce those of 512 tokens take {bare_default:.2f} ms less under the default and {bare_nop2p:.2f} less without peer access (`h200x2j`),
+and by them the change to that would be {bare_own:.2f} ms more than what forwards with all-reduces themselves differ by there, by those alone {bare_alone:.2f}. We take it that the GPU clocks higher the longer it rests in
 the drafts' messages. As vLLM calls it, NCCL takes {vllm_alone_least:+.1f} to {vllm_alone_most:+.1f} µs more an all-reduce in a forward alone, {vllm_beside_least:+.1f} to
-{vllm_beside_most:+.1f} beside drafts.
-
-How far one start of the same processes lies from the next, on one machine (`python -m benchmarks.allreduce_starts`, forwards with all-reduces):
+{vllm_beside_most:+.1f} beside drafts on `h200x2j`, about what measurements of one and the same differ by:
 
 {starts}
 
-A forward alone under the default takes {start_alone:.2f} ms more in one of five starts at 64 tokens, and without peer access one beside drafts up to {start_beside:.2f} ms more at 384: a table of one start has that in it.
+(`python -m benchmarks.allreduce_starts`, forwards with all-reduces, in starts of their processes on one machine.) Alone they differ by up to {start_alone:.2f} ms under the default and {start_alone_nop2p:.2f} without peer access, beside drafts by up to
+{start_beside:.2f} and {start_beside_nop2p:.2f}. Not all sizes of a start together; whether the start or the capture of a graph decides was not told apart. A table that was measured once has that in it.
 
 NCCL keeps its calls in graphs and outside them in order, which it calls graph mixing. In profiles of servers (`h200x2h_kernels.csv`; medians of the two ranks, µs, steps of 16
 tokens, one start each) its kernels begin {mixed_least:.1f} µs or more after the kernel before them, without mixing {unmixed_before:.1f} µs, as other kernels of a graph do. Two other settings of NCCL leave that:
@@ -296,15 +296,18 @@ runs, {moved_close_within} of {moved_close_of} under NCCL's settings are, on `h2
 {nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}. The fit tells {told_close} of NCCL's: it takes the default's cycles for a
 line. On `h200x2g` {late_close_within} of {late_close_of} are, with errors to {late_close_most:.2f} tokens.
 
-Where no load stands out {steady_close_within} of {steady_close_of} are: of those without peer access {nop2p_steady_within} of {nop2p_steady_of}, of the others {others_steady_within} of {others_steady_of}. By the tables of `h200x2g` alone {steady_g_within} are, of `h200x2j` alone {steady_j_within}. The same
-lengths in each file, and what is told less that:
+Where no load stands out {steady_close_within} of {steady_close_of} are: over NVLink {nvlink_steady_within} of {nvlink_steady_of}, with the engine's own all-reduce {own_steady_close_within} of {own_steady_close_of}, without peer access {nop2p_steady_within} of {nop2p_steady_of}. Of the latter two by tables of `h200x2g` alone
+{steady_g_within} of {steady_g_of}, of `h200x2j` alone {steady_j_within}. The same lengths in each file, and what is told less that:
 
 {places}
 
-Over files the median is within 0.05 tokens at {places_within} of {places_of} places; at the other ({worst}) it is {worst_error:+.3f}. Without peer access lengths do not repeat themselves to 0.05 tokens where single ones are missed: they
-lie up to {places_apart:.2f} tokens apart between files. On one machine, in two starts minutes apart, loads of which none stands out differ by up to {again_ms:.1%}, and an L* by up to {again_length:.2f} tokens (without peer access,
-5 drafts at 16). A length of 2.8 within 0.05 would take both times to within 1%. Changes of 5 drafts without peer access are told too small in every file, by more than those of 3 (above): nothing was measured beside five drafts.
-The engine's own at 64 requests are told up to 0.06 too long, where under the default the forward alone of 64 tokens on `h200x2j` is such a start as above.
+Of all {places_of} places, Ring-LL's and Ring-Simple's with them, {several_of} were served on two machines or more: the median over machines is within 0.05 tokens at {several_within}; of the {lone_of} others {lone_within} are. The one missed is {worst}, {worst_error:+.3f}:
+three of its four starts agree within 0.02, and the model is short of them, though its message of 96 tokens is in the tables. Changes of 5 drafts are told too small in every file without peer access, those of 3 are not (above); by the phases of
+`h200x2f` half of that or more lies in verify's all-reduces and a quarter to a third in the draft forwards'. The harness has three drafts beside its forwards; whether five would tell it was not tried. All other single misses are of `h200x2e` at 64 requests: one of the engine's own, and two without peer
+access, where its lengths lie below the other machines' by more than those differ.
+
+How well loads repeat themselves: in two starts on `h200x2j` those of fewer than {many} requests that do not stand out differ by up to {again_default:.1%} under the default and {again_nop2p:.1%} without peer access, and an L* by up to {again_length:.2f} tokens ({again_where}). Tok/s of
+such loads, given the accept length, is told by the fit within {rate_most:.1%} but on `h200x2j`, where the fit saw two late loads of the default: {rate_late:.1%}.
 
 What the engine's own all-reduce saves, both measured (`h200x2`; 5 drafts on other machines than plain decode):
 
@@ -470,16 +473,17 @@ def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
     page = accuracy_tensor_parallel
     one = tuple(part for part in of_nccl if part[0] == page.ON_TIME[0])
     own, late = page.parts_of(page.OWN), tuple(part for part in page.PARTS if part[0] == page.LATE)
-    others = tuple(part for part in page.PROMPT if part[1] != "nop2p")
     on_g, on_j = page.BY_ONE
     found = {
-        "by_g": page.within(on_g, page.PROMPT),
-        "by_j": page.within(on_j, page.PROMPT),
-        "steady_g": page.close("length_moved", page.PROMPT, True, on_g),
-        "steady_j": page.close("length_moved", page.PROMPT, True, on_j),
+        "both": page.within(page.BESIDE, page.BOTH),
+        "by_g": page.within(on_g, page.BOTH),
+        "by_j": page.within(on_j, page.BOTH),
+        "steady_g": page.close("length_moved", page.BOTH, True, on_g),
+        "steady_j": page.close("length_moved", page.BOTH, True, on_j),
         "steady_close": page.close("length_moved", page.PROMPT, True),
         "nop2p_steady": page.close("length_moved", page.parts_of("nop2p"), True),
-        "others_steady": page.close("length_moved", others, True),
+        "own_steady_close": page.close("length_moved", own, True),
+        "nvlink_steady": page.close("length_moved", page.parts_of("Ring-LL", "Ring-Simple"), True),
         "felt": page.within(page.BESIDE, of_nccl),
         "felt_steady": page.within(page.BESIDE, of_nccl, steady=True),
         "one": page.within(page.BESIDE, one),
@@ -502,32 +506,42 @@ def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
 
 
 def _places() -> dict[str, object]:
-    """What is said of break-even lengths of the same place in several files."""
+    """What is said of break-even lengths of the same place in several files, and of tok/s."""
     page = accuracy_tensor_parallel
     every, worst = page.places(), max(page.places(), key=lambda place: abs(place.error))
-    ms, length = page.again()
+    several = [place for place in every if len(place.by_machine) > 1]
+    lone = [place for place in every if len(place.by_machine) == 1]
+    length, where = page.again_length()
     return {
         "places": page.places_table("nop2p", page.OWN),
-        "places_within": sum(abs(place.error) <= page.TOKENS for place in every),
         "places_of": len(every),
-        "worst": f"{worst.nccl}, {worst.width - 1} drafts at {worst.batch}",
+        **{f"{name}_{what}": count for name, found in (("several", several), ("lone", lone))
+           for what, count in (("within", sum(abs(place.error) <= page.TOKENS for place in found)), ("of", len(found)))},
+        "worst": str(worst),
         "worst_error": worst.error,
-        "places_apart": max(place.apart for place in every),
-        "again_ms": ms,
+        "again_default": page.again(page.BASE),
+        "again_nop2p": page.again("nop2p"),
         "again_length": length,
-    }
+        "again_where": str(where),
+        "rate_most": max(page.rates_off(*(file for file in page.ON_TIME if file != page.TWICE[0]))),
+        "rate_late": max(page.rates_off(page.TWICE[0])),
+    }  # fmt: skip
 
 
 def _starts() -> dict[str, object]:
     """What is said of starts, of forwards without all-reduces between drafts, and of NCCL as vLLM calls it."""
     page = accuracy_allreduce
     alone, beside = page.called_by_vllm_us()
+    apart = {
+        nccl: np.max([each.apart for each in page.starts() if each.nccl == nccl], axis=0)
+        for nccl in ("default", "nop2p")
+    }
     return {
         "starts": page.starts_table(),
-        "start_alone": max(each.apart[0] for each in page.starts() if (each.nccl, each.tokens) == ("default", 64)),
-        "start_beside": max(each.apart[1] for each in page.starts()),
-        "bare_default": -float(page.bare_beside_ms("default").min()),
-        "bare_nop2p": -float(page.bare_beside_ms("nop2p").min()),
+        "start_alone": apart["default"][0], "start_beside": apart["default"][1],
+        "start_alone_nop2p": apart["nop2p"][0], "start_beside_nop2p": apart["nop2p"][1],
+        "bare_default": -float(page.bare_beside_ms("default")[-1]),
+        "bare_nop2p": -float(page.bare_beside_ms("nop2p")[-1]),
         "bare_own": page.bare_apart_ms("drafting_without_ms"),
         "bare_alone": page.bare_apart_ms("without_ms"),
         "vllm_alone_least": float(alone.min()), "vllm_alone_most": float(alone.max()),
@@ -539,10 +553,13 @@ def _late_host() -> dict[str, object]:
     """What is said of the machine whose host is taken to have been late."""
     page = accuracy_tensor_parallel
     late = tuple(part for part in page.PARTS if part[0] == page.LATE)
-    default, own = page.lateness(), page.lateness(page.OWN)
+    default, own = page.lateness(), page.lateness(page.LATE, page.OWN)
     return {
         "late_least": float(default[0]), "late_most": float(default[-1]),
         "late_own_least": float(own[0]), "late_own_most": float(own[-1]),
+        "late_steady": float(page.lateness(steady=True)[-1]),
+        "others_most": max(float(page.lateness(file)[-1]) for file in page.ON_TIME),
+        "others_steady": max(float(page.lateness(file, steady=True)[-1]) for file in page.ON_TIME),
         "late_loads": len(page.few_scatters(page.LATE)), "late_standing": len(page.standing_out(page.LATE)),
         "late_by_others": ", ".join(str(page.within(name, late)[0]) for name in page.TABLES[1:]),
         "late_outside": page.outside_intervals(late),

@@ -6,8 +6,8 @@ Run: python -m benchmarks.accuracy_allreduce
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from calibration.allreduce import Way
 from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.step_change import Shape, forward_change_ms, forward_ms
 from specsim.quantities import BoolArray, FloatArray
+from specsim.runs.allreduce import AllReduceRow, AllReduceTable
 from specsim.runs.allreduce_files import load_allreduce
 
 HARNESS = Path(__file__).parents[1] / "calibration" / "data"
@@ -69,12 +70,22 @@ def harness_curves(
 ) -> dict[str, MeasuredCurve]:
     """The calibration harness's curves by setting, those in CUDA graphs: back to back unless another table is named.
 
-    Of several machines the median. With `gathers` the settings of that table know what gathers take, where those were measured.
+    Of several machines the median, each counting once. With `gathers` the settings of that table know what gathers take, where
+    those were measured.
     """
-    files = [f"{machine}_{table}.csv" for machine in machines]
-    files += [GATHERS[machine] for machine in machines if gathers and machine in GATHERS]
-    settings = load_allreduce([(None, HARNESS / name) for name in files]).settings()
+    files = {machine: [f"{machine}_{table}.csv", *([GATHERS[machine]] if gathers and machine in GATHERS else [])]
+             for machine in machines}  # fmt: skip
+    tables = [load_allreduce([(None, HARNESS / name) for name in names]) for names in files.values()]
+    settings = AllReduceTable(tuple(row for each in tables for row in _once(each.rows))).settings()
     return {s.label.removesuffix(", graph"): s.curve for s in settings if not s.label.endswith(", eager")}
+
+
+def _once(rows: tuple[AllReduceRow, ...]) -> Iterator[AllReduceRow]:
+    """Every message once, of repeats the median."""
+    alike: dict[AllReduceRow, list[float]] = {}
+    for row in rows:
+        alike.setdefault(replace(row, time_us=0.0, source="", where=""), []).append(row.time_us)
+    return (replace(row, time_us=float(np.median(times))) for row, times in alike.items())
 
 
 def gather_shares() -> FloatArray:
@@ -237,18 +248,21 @@ def _cells(measured: FloatArray, by_table: FloatArray | None) -> str:
 def beside_table() -> str:
     """A line for each setting that was measured between drafts: an all-reduce in a forward without and with them, and a single launch [µs].
 
-    Medians over the machines.
+    Medians over the machines that are named.
     """
     columns = (f"{size} KiB, alone | beside drafts" for size in SHOWN)
     lines = [
-        f"| setting or implementation | {' | '.join(columns)} | single launch |",
-        f"|---|{'--:|--:|' * len(SHOWN)}--:|",
+        f"| setting or implementation | on | {' | '.join(columns)} | single launch |",
+        f"|---|---|{'--:|--:|' * len(SHOWN)}--:|",
     ]
-    for name, curve in harness_curves(TABLES["in a forward"], machines=(*DRAFTED, STARTED)).items():
+    table, machines = TABLES["in a forward"], (*DRAFTED, STARTED)
+    for name, curve in harness_curves(table, machines=machines).items():
         assert curve.drafting is not None
         assert curve.drafting.launch_us is not None
+        on = [each.removeprefix("h200") for each in machines if name in harness_curves(table, machines=(each,))]
         pairs = [each.time_us(1024.0 * size) for size in SHOWN for each in (curve, curve.drafting)]
-        lines.append(f"| {name} | {' | '.join(f'{us:.1f} µs' for us in pairs)} | {curve.drafting.launch_us:.1f} µs |")
+        cells = " | ".join(f"{us:.1f} µs" for us in pairs)
+        lines.append(f"| {name} | {', '.join(on)} | {cells} | {curve.drafting.launch_us:.1f} µs |")
     return "\n".join(lines)
 
 

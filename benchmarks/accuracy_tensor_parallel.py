@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -23,7 +23,9 @@ from specsim.quantities import BoolArray, FloatArray
 from specsim.runs.run import RunSet
 
 ON_TIME, LATE = ("h200x2d", "h200x2e", "h200x2", "h200x2j", "h200x2j_again"), "h200x2g"
-"""Servers of one machine, of another, of three, and of one more in two starts; and of one whose host was often late under drafts (`lateness`)."""
+"""Servers of one machine, of another, of three, and of one more in two starts; and of one where loads were late that do not stand out (`lateness`)."""
+TWICE = ON_TIME[-2:]
+"""The two starts."""
 SERVED = (*ON_TIME, LATE)
 """Each file is told by its own runs under NCCL's default."""
 BASE, OWN = "default", "engine-own"
@@ -97,34 +99,46 @@ TABLES = (BESIDE, ALONE, "after a cold product", "back to back")
 
 
 BY_ONE = {f"beside drafts on {machine} alone": machine for machine in DRAFTED}
-"""The same of one machine."""
+"""The same of one machine, which may be the servers' own."""
 
 
-def curves(name: str, nccl: str) -> tuple[MeasuredCurve, MeasuredCurve]:
+def curves(name: str, nccl: str, file: str = "") -> tuple[MeasuredCurve, MeasuredCurve]:
     """The all-reduces of the base and of a setting, where drafts were beside them if the setting was measured so.
 
-    Medians over the machines that have both, for what machines differ by is no change of a setting.
+    Medians over the machines that have both, for what machines differ by is no change of a setting; the servers' own is left out
+    where there is another.
     """
     drafting = name == BESIDE or name in BY_ONE
-    wanted, table = CURVES.get(nccl, nccl), ALL_REDUCES[ALONE if drafting else name]
-    machines = (BY_ONE[name],) if name in BY_ONE else DRAFTED if table != ALL_REDUCES[ALONE] else (*DRAFTED, STARTED)
-    having = tuple(machine for machine in machines if wanted in harness_curves(table, machines=(machine,)))
-    known = harness_curves(table, gathers=True, machines=having or (TABLES_OF,))
-    before, after = known[BASE], known[wanted]
+    table = ALL_REDUCES[ALONE if drafting else name]
+    having = (BY_ONE[name],) if name in BY_ONE else having_measured(table, nccl, file.removesuffix("_again"))
+    known = harness_curves(table, gathers=True, machines=having)
+    before, after = known[BASE], known[CURVES.get(nccl, nccl)]
     return (before, after) if drafting else (replace(before, drafting=None), replace(after, drafting=None))
 
 
-def moved(name: str, nccl: str) -> DerivedSetting:
+def having_measured(table: str, nccl: str, own: str) -> tuple[str, ...]:
+    """The machines whose all-reduces tell a setting of servers on one of them, or on none."""
+    machines = (*DRAFTED, STARTED) if table == ALL_REDUCES[ALONE] else DRAFTED
+    having = tuple(each for each in machines if CURVES.get(nccl, nccl) in harness_curves(table, machines=(each,)))
+    return tuple(each for each in having if each != own) or having or (TABLES_OF,)
+
+
+def known_by(name: str, nccl: str) -> bool:
+    """Whether a table has a setting: that of one machine alone has what it was measured under."""
+    return name not in BY_ONE or CURVES.get(nccl, nccl) in harness_curves(ALL_REDUCES[ALONE], machines=(BY_ONE[name],))
+
+
+def moved(name: str, nccl: str, file: str = "") -> DerivedSetting:
     """A setting that is the base's, changed by one of the tables (eq. 17)."""
-    return DerivedSetting(nccl, BASE, *curves(name, nccl), TARGET, DRAFT, gathered=nccl not in CURVES)
+    return DerivedSetting(nccl, BASE, *curves(name, nccl, file), TARGET, DRAFT, gathered=nccl not in CURVES)
 
 
 @cache
 def model_of(name: str, file: str) -> CostModel:
     """A fit to the base setting's runs that knows the other settings by one of the tables (eq. 17)."""
     model = fit(RunSet(runs_of(file, BASE), model_card=served(file).model_card)).model
-    for nccl in settings(file):
-        model = model.with_setting(moved(name, nccl))
+    for nccl in filter(partial(known_by, name), settings(file)):
+        model = model.with_setting(moved(name, nccl, file))
     return model
 
 
@@ -136,7 +150,9 @@ def settings(file: str) -> list[str]:
 PARTS = tuple((file, nccl) for file in SERVED for nccl in settings(file))
 """Every file with every setting in it that is told."""
 PROMPT = tuple(part for part in PARTS if part[0] in ON_TIME)
-"""Those where the host kept up."""
+"""Those of the files where no load was late that does not stand out."""
+BOTH = tuple(part for part in PROMPT if all(known_by(name, part[1]) for name in BY_ONE))
+"""Those of them whose setting was measured beside drafts on more machines than one."""
 
 
 @cache
@@ -294,13 +310,15 @@ def own_table() -> str:
     return "\n".join(lines)
 
 
-def lateness(nccl: str = BASE) -> FloatArray:
-    """Cycles with drafts of fewer than MANY requests in LATE over those of the first file, rising."""
-    late, prompt = (
-        {_place(run): whole(run).best for run in runs_of(file, nccl) if run.spec is not None and run.workload.batch_size < MANY}
-        for file in (LATE, ON_TIME[0])
+def lateness(file: str = LATE, nccl: str = BASE, steady: bool = False) -> FloatArray:
+    """Cycles with drafts of fewer than MANY requests in a file over those of the first, rising; of `steady` ones where that is asked."""
+    left_out = standing_out(file) if steady else set()
+    late, first = (
+        {_place(run): whole(run).best for run in runs_of(each, nccl)
+         if run.spec is not None and run.workload.batch_size < MANY and run.id not in left_out}
+        for each in (file, ON_TIME[0])
     )  # fmt: skip
-    return np.sort([ms / prompt[place] for place, ms in late.items()])
+    return np.sort([ms / first[place] for place, ms in late.items()])
 
 
 def outside_intervals(parts: tuple[tuple[str, str], ...]) -> int:
@@ -308,7 +326,7 @@ def outside_intervals(parts: tuple[tuple[str, str], ...]) -> int:
     count = 0
     for part in parts:
         each = told(BESIDE, *part)
-        low, high = moved(BESIDE, part[1]).bounds_ms(each.change_ms + each.error_ms)
+        low, high = moved(BESIDE, part[1], part[0]).bounds_ms(each.change_ms + each.error_ms)
         count += int((each.steady & ((each.change_ms < low) | (each.change_ms > high))).sum())
     return count
 
@@ -330,9 +348,18 @@ class Place:
         return float(np.ptp(self.lengths))
 
     @property
+    def by_machine(self) -> dict[str, float]:
+        """The error on each machine, of two starts the mean."""
+        machines = [file.removesuffix("_again") for file in self.files]
+        return {each: float(self.errors[[other == each for other in machines]].mean()) for each in machines}
+
+    @property
     def error(self) -> float:
-        """The median over files."""
-        return float(np.median(self.errors))
+        """The median over machines."""
+        return float(np.median(list(self.by_machine.values())))
+
+    def __str__(self) -> str:
+        return f"{self.nccl}, {self.width - 1} drafts at {self.batch}"
 
 
 @cache
@@ -368,15 +395,27 @@ def places_table(*settings: str) -> str:
     return "\n".join(lines)
 
 
-def again() -> tuple[float, float]:
-    """How far a machine's two starts lie apart at most: steady times over each other, less 1, and steady L* in tokens."""
-    first, then = ON_TIME[-2:]
-    names = standing_out(first) | standing_out(then)
-    ms = [{run.id: whole(run).best for run in served(file).runs if run.id not in names} for file in (first, then)]
-    ratios = [ms[1][name] / ms[0][name] for name in ms[1].keys() & ms[0].keys()]
-    both = [place.lengths[[place.files.index(file) for file in (first, then)]]
-            for place in places() if {first, then} <= set(place.files)]  # fmt: skip
-    return max(abs(ratio - 1) for ratio in ratios), max(float(np.ptp(pair)) for pair in both)
+def again(nccl: str) -> float:
+    """How far steady times under a setting lie apart at most in the two starts, of fewer than MANY requests: over each other, less 1."""
+    names = set.union(*(standing_out(file) for file in TWICE))
+    first, then = (
+        {
+            run.id: whole(run).best
+            for run in runs_of(file, nccl)
+            if run.workload.batch_size < MANY and run.id not in names
+        }
+        for file in TWICE
+    )
+    return max(abs(ms / first[name] - 1) for name, ms in then.items() if name in first)
+
+
+def again_length() -> tuple[float, Place]:
+    """How far steady L* lie apart at most in the two starts, and where."""
+    both = [place for place in places() if set(TWICE) <= set(place.files)]
+    return max(
+        ((float(np.ptp(place.lengths[[place.files.index(file) for file in TWICE]])), place) for place in both),
+        key=lambda pair: pair[0],
+    )
 
 
 def within(name: str, parts: tuple[tuple[str, str], ...] = PARTS, steady: bool = False) -> tuple[int, int]:
@@ -396,6 +435,12 @@ def close(
 
 def _off(each: Answer, figure: str) -> float:
     return float(abs(getattr(each, figure) - each.length))
+
+
+def rates_off(*files: str) -> list[float]:
+    """What tok/s of these files, given the accept length, are told off by, relative, where no load stands out."""
+    parts = [part for part in PROMPT if part[0] in files]
+    return [abs(each.rate_told / each.rate - 1) for part in parts for each in answers(*part) if each.steady]
 
 
 def parts_of(*names: str) -> tuple[tuple[str, str], ...]:

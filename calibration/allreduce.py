@@ -171,7 +171,7 @@ def _row(line: str) -> Row | None:
 
 @dataclass
 class Table:
-    """A CSV that grows by whole ways; one that is there is gone on with."""
+    """A CSV that grows by whole ways; one that is there is gone on with, and keeps columns of its own."""
 
     path: Path
     columns: Sequence[str]
@@ -187,6 +187,7 @@ class Table:
                     raise SpecsimError(f"{self.path}: cannot be gone on with ({error}); move it away") from None
             if "nccl" not in names or any(not row.get("nccl") or None in row for row in self.rows):
                 raise SpecsimError(f"{self.path}: cannot be gone on with: no table of all-reduces; move it away")
+            self.columns = [*self.columns, *(name for name in names if name not in self.columns)]
 
     def refuse_others(self, asked: Row) -> None:
         """Raise SpecsimError where a row states another value of what is asked, such as other ranks."""
@@ -201,7 +202,8 @@ class Table:
     def has(self, way: Way) -> bool:
         """Whether a way is in it, with all that is measured of it now."""
         needed = _NEEDED & set(self.columns)
-        return any(Way.of(row) == way and all(row.get(name) for name in needed) for row in self.rows)
+        own = [row for row in self.rows if Way.of(row) == way]
+        return any(all(row.get(name) for name in needed) and not row.get(_ONCE) for row in own)
 
     def add(self, way: Way, rows: Iterable[Row]) -> None:
         """Put a way's rows on disk, in place of those it has of it: the whole table beside the old, then over it."""
@@ -217,6 +219,8 @@ class Table:
 
 _NEEDED = {"drafting_ms", "launch_us"}
 """Columns that tables of before lack: a way without them is measured again."""
+_ONCE = "drafting_without_ms"
+"""A column that such tables had for a while: all-reduces between drafts were told by it, and such a way is measured again."""
 
 _SHARED = ("ranks", "hardware", "nccl_version", "source")
 COLUMNS = {

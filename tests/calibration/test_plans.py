@@ -217,6 +217,30 @@ def test_forwards_of_before_drafts_were_beside_them_are_measured_again(tmp_path)
     assert not again.has(Way("nccl", "Tree"))
 
 
+def test_forwards_that_were_told_by_others_between_drafts_are_measured_again_and_columns_of_a_file_stay(tmp_path):
+    path = tmp_path / "t-forward.csv"
+    text = (
+        "nccl,implementation,tokens,with_ms,without_ms,drafting_ms,launch_us,drafting_without_ms\n"
+        "default,nccl,1,2.0,1.0,2.1,3.0,0.9\nTree,nccl,1,2.0,1.0,2.1,3.0,0.8\n"
+    )
+    path.write_text(text, encoding="utf-8")
+    table = Table(path, COLUMNS["forward"])
+    assert not table.has(Way("nccl"))
+    row = {
+        "nccl": "default",
+        "implementation": "nccl",
+        "tokens": 1,
+        "with_ms": 2.0,
+        "drafting_ms": 2.1,
+        "launch_us": 3.0,
+    }
+    table.add(Way("nccl"), [row | {"else": 1}])
+    again = Table(path, COLUMNS["forward"])
+    assert again.has(Way("nccl"))
+    assert [(row["nccl"], row["drafting_without_ms"]) for row in again.rows] == [("Tree", "0.8"), ("default", "")]
+    assert "else" not in again.columns
+
+
 @pytest.mark.parametrize("text", ["garbage\n", "nccl,bytes\n,1\n", "nccl\na,b\n"])
 def test_what_is_no_table_of_all_reduces_is_not_written_over(tmp_path, text):
     path = tmp_path / "t.csv"

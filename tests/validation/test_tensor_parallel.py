@@ -11,15 +11,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_allreduce import HARNESS, STARTED, changes
+from benchmarks.accuracy_allreduce import HARNESS, STARTED, changes, harness_curves
 from benchmarks.accuracy_tensor_parallel import (
     ALONE as WITHOUT_DRAFTS,
 )
 from benchmarks.accuracy_tensor_parallel import (
+    BASE,
     BESIDE,
+    BOTH,
     BY_ONE,
     LATE,
     MANY,
+    ON_TIME,
     OWN,
     PARTS,
     PROMPT,
@@ -28,16 +31,20 @@ from benchmarks.accuracy_tensor_parallel import (
     TOKENS,
     UNSTEADY,
     again,
+    again_length,
     answers,
     beyond,
     close,
+    curves,
     few_scatters,
+    having_measured,
     larger_ms,
     lateness,
     loads_told,
     outside_intervals,
     parts_of,
     places,
+    rates_off,
     runs_of,
     served,
     standing_out,
@@ -73,7 +80,31 @@ def test_all_reduces_as_a_forward_meets_them_tell_a_servers_changes():
 
 @pytest.mark.parametrize("name", BY_ONE)
 def test_one_machines_tables_tell_the_changes_as_well(name):
-    assert within(name, PROMPT, steady=True) == (113, 113)
+    """To the engine's own and to no peer access, which both machines have; lengths by the one's 30 of 35, by the other's 24."""
+    assert within(name, BOTH, steady=True) == within(BESIDE, BOTH, steady=True) == (70, 70)
+    assert close("length_moved", BOTH, True, name) == ((30, 35) if BY_ONE[name] == "h200x2g" else (24, 35))
+
+
+def test_settings_are_told_by_machines_that_have_both_and_not_by_the_servers_own_where_another_has():
+    table = "in_forward_allreduce"
+    assert having_measured(table, "nop2p", "h200x2j") == ("h200x2g", "h200x2k")
+    assert having_measured(table, OWN, "h200x2d") == ("h200x2g", "h200x2j")
+    assert having_measured(table, "no-mixing", "h200x2g") == ("h200x2g",)
+    assert having_measured(table, "Ring-LL", "h200x2") == ("h200x2d",)
+    assert having_measured("allreduce", "nop2p", "h200x2e") == ("h200x2g", "h200x2j")
+    default, _ = curves(BESIDE, "nop2p", "h200x2j_again")
+    assert default == harness_curves(table, gathers=True, machines=("h200x2g", "h200x2k"))["default"]
+    (name,) = (name for name, machine in BY_ONE.items() if machine == "h200x2j")
+    assert curves(name, OWN, "h200x2j")[1] == harness_curves(table, gathers=True, machines=("h200x2j",))["vllm"]
+
+
+def test_of_several_machines_each_counts_once():
+    """At 64 tokens one machine has five readings, two have one."""
+    machines = ("h200x2g", "h200x2j", "h200x2k")
+    alone = [harness_curves("in_forward_allreduce", machines=(each,))["default"].time_us(524288.0) for each in machines]
+    assert harness_curves("in_forward_allreduce", machines=machines)["default"].time_us(524288.0) == pytest.approx(
+        np.median(alone)
+    )
 
 
 def test_it_takes_what_was_measured_beside_drafts_to_tell_the_engines_own():
@@ -85,10 +116,17 @@ def test_it_takes_what_was_measured_beside_drafts_to_tell_the_engines_own():
 def test_where_the_host_was_late_changes_are_not_told():
     """The default's cycles took up to 1.27 times those of another machine; 9 of 27 loads stand out."""
     assert lateness()[-1] > 1.25
-    assert lateness(OWN)[-1] > 1.2
+    assert lateness(LATE, OWN)[-1] > 1.2
     assert (len(standing_out(LATE)), len(few_scatters(LATE))) == (9, 27)
     assert within(BESIDE, OF_LATE) == (13, 24)
     assert within(BESIDE, OF_LATE, steady=True) == (11, 14)
+
+
+def test_a_file_is_apart_where_loads_are_late_that_do_not_stand_out():
+    """One of 5 drafts by 12%; in the other files late loads stand out, to 1.29 times, and all others lie within 2.3%."""
+    assert lateness(LATE, steady=True)[-1] > 1.1
+    assert max(lateness(file)[-1] for file in ON_TIME) > 1.28
+    assert max(lateness(file, steady=True)[-1] for file in ON_TIME) < 1.023
 
 
 def test_nothing_lies_outside_the_tables():
@@ -99,7 +137,8 @@ def test_nothing_lies_outside_the_tables():
 
 def test_changes_are_told_within_a_fifth_of_a_millisecond_but_without_peer_access():
     """Means are on the page; without peer access changes of 3 to 10 ms are up to 0.42 larger, those of 5 drafts larger in every file."""
-    assert min(ms for found in larger_ms("nop2p", 6).values() for ms in found) > 0
+    assert min(ms for found in larger_ms("nop2p", 6).values() for ms in found) > 0.09
+    assert max(abs(ms) for found in larger_ms("nop2p", 4).values() for ms in found) < 0.14
     for nccl, most in ((OWN, 0.19), ("Ring-LL", 0.105), ("Ring-Simple", 0.17), ("nop2p", 0.42)):
         for width in (1, 4, 6):
             found = larger_ms(nccl, width)
@@ -117,37 +156,51 @@ def test_loads_that_stand_out_scatter_by_clearly_more_than_any_other():
 
 
 def test_break_even_lengths_of_settings_that_were_never_run():
-    """Found: 43 of 56 by the base's own runs moved, the engine's own 15 of 20; where no load stands out 55 of 62, five of the seven without peer access."""
+    """Found: 43 of 56 by the base's own runs moved, the engine's own 16 of 20; where no load stands out 56 of 62."""
     assert TOKENS == 0.05
     assert close("length_moved", OF_NCCL) == (43, 56)
-    assert close("length_moved", parts_of(OWN)) == (15, 20)
+    assert close("length_moved", parts_of(OWN)) == (16, 20)
     assert close("length_moved", parts_of("Ring-LL", "Ring-Simple")) == (27, 28)
-    assert close("length_moved", PROMPT, steady=True) == (55, 62)
+    assert close("length_moved", PROMPT, steady=True) == (56, 62)
     assert close("length_moved", parts_of("Ring-LL", "Ring-Simple"), steady=True) == (27, 27)
+    assert close("length_moved", parts_of(OWN), steady=True) == (13, 14)
     assert close("length_moved", parts_of("nop2p"), steady=True) == (16, 21)
     assert close("length_told", OF_NCCL)[0] >= 35
     errors = [abs(each.length_moved - each.length) for part in PROMPT for each in answers(*part) if each.steady]
     assert max(errors) < 0.09
 
 
-def test_over_files_break_even_lengths_are_told_within_the_aim_at_all_places_but_one():
-    """The one: 5 drafts at 16 requests without peer access, 0.07 too short, where files lie 0.09 apart."""
-    missed = [place for place in places() if abs(place.error) > TOKENS]
-    assert [(place.nccl, place.width, place.batch) for place in missed] == [("nop2p", 6, 16)]
+def test_over_machines_break_even_lengths_are_told_within_the_aim_at_all_places_but_one():
+    """5 drafts at 16 requests without peer access: too short, in three of four starts, which agree within 0.02."""
+    (missed,) = [place for place in places() if abs(place.error) > TOKENS]
+    assert (missed.nccl, missed.width, missed.batch) == ("nop2p", 6, 16)
+    short = missed.errors < -TOKENS
+    assert short.sum() == 3
+    assert np.ptp(missed.lengths[short]) < 0.02
     assert len(places()) == 31
-    assert missed[0].error > -0.075
-    assert missed[0].apart > abs(missed[0].error)
+    assert sum(len(place.by_machine) > 1 for place in places()) == 24
 
 
-def test_without_peer_access_lengths_that_are_missed_do_not_repeat_themselves_within_the_aim():
-    """The others that are missed are the engine's own at 64 requests, by 0.062 at most."""
-    missed = [place for place in places() if (np.abs(place.errors) > TOKENS).any()]
-    assert {(place.nccl, place.batch) for place in missed} == {("nop2p", 16), ("nop2p", 64), (OWN, 64)}
-    assert min(place.apart for place in missed if place.nccl == "nop2p") > TOKENS
-    assert max(np.abs(place.errors).max() for place in missed if place.nccl == OWN) < 0.063
-    times, length = again()
-    assert times > 0.02
+def test_all_other_lengths_that_are_missed_are_one_machines_at_64_requests():
+    """Without peer access its lengths lie below the others' by more than those differ."""
+    found = [(place, file) for place in places() for file, error in zip(place.files, place.errors, strict=True)
+             if abs(error) > TOKENS and (place.nccl, place.width, place.batch) != ("nop2p", 6, 16)]  # fmt: skip
+    assert {(place.nccl, place.width, place.batch, file) for place, file in found} == {
+        (OWN, 4, 64, "h200x2e"), ("nop2p", 4, 64, "h200x2e"), ("nop2p", 6, 64, "h200x2e")
+    }  # fmt: skip
+    for place, file in found:
+        if place.nccl == "nop2p":
+            at = place.files.index(file)
+            others = np.delete(place.lengths, at)
+            assert others.min() - place.lengths[at] > np.ptp(others)
+
+
+def test_without_peer_access_one_start_differs_from_the_next():
+    assert again(BASE) < 0.01
+    assert again("nop2p") > 0.02
+    length, where = again_length()
     assert length > TOKENS
+    assert (where.nccl, where.width, where.batch) == ("nop2p", 6, 16)
 
 
 # -- what intervals allow for --------------------------------------------------------------------------------------------
@@ -202,15 +255,15 @@ def test_forwards_were_told_so_far_off(name, least, most, us):
 
 
 def test_intervals_allow_for_what_all_reduces_in_a_forward_missed():
-    """One forward, of 192 tokens, between two that the table has; and one cycle to the engine's own, by 0.02 ms."""
+    """One forward, of 192 tokens by vLLM, between two that the table has; and one cycle to the engine's own, 5 drafts at 16, by 0.02 ms."""
     assert forwards_outside(allowed(True, True), "in a forward") == (1, 224)
     assert served_outside(allowed(True, True), BESIDE, OF_NCCL) == (0, 80)
     assert served_outside(allowed(True, False, True), BESIDE, parts_of(OWN)) == (1, 33)
 
 
 def test_to_the_engines_own_changes_were_told_so_far_off():
-    """What specsim/cost/derived.py says of them: 0.83 to 1.29 times what is told beside drafts, to 1.84 without."""
-    for name, least, most in ((BESIDE, 0.83, 1.29), (WITHOUT_DRAFTS, 0.83, 1.84)):
+    """What specsim/cost/derived.py says of them: 0.83 to 1.29 times what is told beside drafts, to 1.83 without."""
+    for name, least, most in ((BESIDE, 0.83, 1.29), (WITHOUT_DRAFTS, 0.83, 1.83)):
         found = [told(name, *part) for part in parts_of(OWN)]
         every = np.concatenate([(each.change_ms / (each.change_ms + each.error_ms))[each.steady] for each in found])
         assert (every.min(), every.max()) == pytest.approx((least, most), abs=0.01)
@@ -236,24 +289,14 @@ def test_intervals_allow_for_what_all_reduces_alone_missed():
     assert forwards_outside(allowed(True, True), "back to back")[0] > 100
 
 
-def rates_off(*files):
-    return [
-        abs(each.rate_told / each.rate - 1)
-        for part in PROMPT
-        if part[0] in files
-        for each in answers(*part)
-        if each.steady
-    ]
-
-
 def test_tok_s_given_the_accept_length():
-    """Found: median 1.5%, at most 6.5% where no load stands out; to 16% where the fit saw two loads of the default that were late."""
+    """Found: median 1.6%, at most 6.5% where no load stands out; to 15% where the fit saw two loads of the default that were late."""
     fitted_late = "h200x2j"
-    off = rates_off(*(file for file in SERVED if file != fitted_late))
+    off = rates_off(*(file for file in ON_TIME if file != fitted_late))
     assert np.median(off) < 0.017
     assert max(off) < 0.066
     assert {f"6 draft tokens default {batch}x128" for batch in (1, 4)} < standing_out(fitted_late)
-    assert max(rates_off(fitted_late)) < 0.165
+    assert max(rates_off(fitted_late)) < 0.15
 
 
 @pytest.mark.parametrize(
