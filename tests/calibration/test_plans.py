@@ -195,6 +195,10 @@ def test_a_table_grows_by_settings_and_implementations_and_reads_back(tmp_path):
     assert have == [Way("nccl"), Way("one-shot")]
 
 
+FORWARD = {"nccl": "default", "implementation": "nccl", "tokens": 1, "with_ms": 2.0, "without_ms": 1.0, "drafting_ms": 2.1,
+           "launch_us": 3.0}  # fmt: skip
+
+
 def test_forwards_of_before_drafts_were_beside_them_are_measured_again(tmp_path):
     path = tmp_path / "t-forward.csv"
     path.write_text(
@@ -202,16 +206,7 @@ def test_forwards_of_before_drafts_were_beside_them_are_measured_again(tmp_path)
     )
     table = Table(path, COLUMNS["forward"])
     assert not table.has(Way("nccl"))
-    row = {
-        "nccl": "default",
-        "implementation": "nccl",
-        "tokens": 1,
-        "with_ms": 2.0,
-        "without_ms": 1.0,
-        "drafting_ms": 2.1,
-        "launch_us": 3.0,
-    }
-    table.add(Way("nccl"), [row])
+    table.add(Way("nccl"), [FORWARD])
     again = Table(path, COLUMNS["forward"])
     assert again.has(Way("nccl"))
     assert not again.has(Way("nccl", "Tree"))
@@ -226,15 +221,7 @@ def test_forwards_that_were_told_by_others_between_drafts_are_measured_again_and
     path.write_text(text, encoding="utf-8")
     table = Table(path, COLUMNS["forward"])
     assert not table.has(Way("nccl"))
-    row = {
-        "nccl": "default",
-        "implementation": "nccl",
-        "tokens": 1,
-        "with_ms": 2.0,
-        "drafting_ms": 2.1,
-        "launch_us": 3.0,
-    }
-    table.add(Way("nccl"), [row | {"else": 1}])
+    table.add(Way("nccl"), [FORWARD | {"else": 1}])
     again = Table(path, COLUMNS["forward"])
     assert again.has(Way("nccl"))
     assert [(row["nccl"], row["drafting_without_ms"]) for row in again.rows] == [("Tree", "0.8"), ("default", "")]
