@@ -73,9 +73,11 @@ def harness_curves(
     Of several machines the median, each counting once. With `gathers` the settings of that table know what gathers take, where
     those were measured.
     """
-    files = {machine: [f"{machine}_{table}.csv", *([GATHERS[machine]] if gathers and machine in GATHERS else [])]
-             for machine in machines}  # fmt: skip
-    tables = [load_allreduce([(None, HARNESS / name) for name in names]) for names in files.values()]
+    files = [
+        [f"{machine}_{table}.csv", *([GATHERS[machine]] if gathers and machine in GATHERS else [])]
+        for machine in machines
+    ]
+    tables = [load_allreduce([(None, HARNESS / name) for name in names]) for names in files]
     settings = AllReduceTable(tuple(row for each in tables for row in _once(each.rows))).settings()
     return {s.label.removesuffix(", graph"): s.curve for s in settings if not s.label.endswith(", eager")}
 
