@@ -183,7 +183,7 @@ custom all-reduce, torch's symmetric memory). Within 15% or 0.1 ms is the aim.
 {all_reduce}
 
 Back to back tells {alone_within} of {alone_of} changes so, behind cold products {cold_within}. Of the {forward_of} changes for which another machine's
-forward was asked it tells {forward_within}, cold products tell {cold_of_forward}, back to back {alone_of_forward}; one of the two that it misses is of 192 tokens, which lie between two sizes of that table where the default steps. Many changes are small, so that any small
+forward was asked it tells {forward_within}, cold products tell {cold_of_forward}, back to back {alone_of_forward}. Missed are {forward_missed}; between two sizes of that table, as 192 tokens are, NCCL may step. Many changes are small, so that any small
 figure tells them: "no change" would tell {nothing_within} of the {alone_of}. Most of what single all-reduces leave out is that weights come from memory
 between two of them. What an all-reduce takes more in a forward than its table says, less what the default's does, up to {few} tokens,
 where the default is LL:
@@ -303,7 +303,7 @@ Where no load stands out {steady_close_within} of {steady_close_of} are: over NV
 
 Of all {places_of} places, Ring-LL's and Ring-Simple's with them, {several_of} were served on two machines or more: the median over machines is within 0.05 tokens at {several_within}; of the {lone_of} others {lone_within} are. The one missed is {worst}, {worst_error:+.3f}:
 three of its four starts agree within 0.02, and the model is short of them, though its message of 96 tokens is in the tables. Changes of 5 drafts are told too small in every file without peer access, those of 3 are not (above); by the phases of
-`h200x2f` half of that or more lies in verify's all-reduces and a quarter to a third in the draft forwards'. The harness has three drafts beside its forwards; whether five would tell it was not tried. All other single misses are of `h200x2e` at 64 requests: one of the engine's own, and two without peer
+`h200x2f` {short_verify_least:.0%} to {short_verify_most:.0%} of that lies in verify's all-reduces and {short_drafts_least:.0%} to {short_drafts_most:.0%} in the draft forwards. The harness has three drafts beside its forwards; whether five would tell it was not tried. All other single misses are of `h200x2e` at 64 requests: one of the engine's own, and two without peer
 access, where its lengths lie below the other machines' by more than those differ.
 
 How well loads repeat themselves: in two starts on `h200x2j` those of fewer than {many} requests that do not stand out differ by up to {again_default:.1%} under the default and {again_nop2p:.1%} without peer access, and an L* by up to {again_length:.2f} tokens ({again_where}). Tok/s of
@@ -414,6 +414,9 @@ def _by_all_reduces() -> dict[str, object]:
         "cold_of_forward": asked["after a cold product"][0],
         "forward_within": asked["in a forward"][0],
         "forward_of": asked["in a forward"][1],
+        "forward_missed": " and ".join(
+            f"{nccl} at {tokens} tokens (`{machine}`)" for machine, nccl, tokens in accuracy_allreduce.missed()
+        ),
     }
 
 

@@ -197,6 +197,7 @@ def table() -> str:
 class Changed:
     """What a setting changes of a forward, measured and by each table [ms], shape (n,) each; None for its own table."""
 
+    tokens: FloatArray
     measured_ms: FloatArray
     by_table: dict[str, FloatArray | None]
 
@@ -220,6 +221,7 @@ def _changes_of(measured: Callable[[str], Forwards], own: bool) -> dict[str, Cha
     found = {nccl: measured(nccl) for nccl in known["back to back"] if nccl != "default"}
     return {
         nccl: Changed(
+            before.tokens,
             after.measured_ms - before.measured_ms,
             {name: None if own and name == "in a forward" else _by_table(table, nccl, before.tokens)
              for name, table in known.items()},
@@ -233,6 +235,17 @@ def within(name: str, of: str = "back to back") -> tuple[int, int]:
     told = [each for found in changes().values() for each in found.values() if each.by_table[of] is not None]
     hits = [_within(each.measured_ms, by_table) for each in told if (by_table := each.by_table[name]) is not None]
     return sum(int(each.sum()) for each in hits), sum(each.size for each in hits)
+
+
+def missed() -> list[tuple[str, str, int]]:
+    """The changes that a table in another machine's forward does not tell within the aim: machine, setting and tokens."""
+    return [
+        (machine, nccl, int(tokens))
+        for machine, found in changes().items()
+        for nccl, told in found.items()
+        if (by_table := told.by_table["in a forward"]) is not None
+        for tokens in told.tokens[~_within(told.measured_ms, by_table)]
+    ]
 
 
 def told_by_nothing() -> int:
