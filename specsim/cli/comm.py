@@ -10,7 +10,7 @@ import click
 import numpy as np
 from click.core import ParameterSource
 
-from specsim.cli.options import counts, example, json_option, read_runs, show, written
+from specsim.cli.options import counts, example, json_option, labelled_file, read_runs, show, written
 from specsim.cost.allreduce import LINKS
 from specsim.cost.custom_allreduce import Wiring
 from specsim.cost.model import CostModel
@@ -146,7 +146,7 @@ def _compared(
         raise click.UsageError("--bus-gb-s is for the prior, which a TABLE stands instead of: leave one of them out")
     table, ranks = None, options["ranks"]
     if tables:
-        table = load_allreduce([_named(word) for word in tables])
+        table = load_allreduce([labelled_file(word) for word in tables])
         settings = table.settings(in_place)
         curves, of_nccl = curves_of(settings)
         ranks = ranks or next((s.ranks for s in settings if s.ranks), None)
@@ -157,12 +157,6 @@ def _compared(
     return Compared(curves, of_nccl, *_shapes(options), _spec(options), options["batch_size"],
                     _wiring(options, ranks), options["engine"], options["engine_version"],
                     options.get("eager", False)), table  # fmt: skip
-
-
-def _named(word: str) -> tuple[str | None, Path]:
-    """A FILE, or LABEL=FILE."""
-    label, equals, path = word.partition("=")
-    return (None, Path(word)) if not equals or Path(word).exists() else (label, Path(path))
 
 
 def _shapes(options: dict[str, Any]) -> tuple[Shape, Shape | None]:

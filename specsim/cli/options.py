@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.model import CostModel
 from specsim.errors import Fault, InputError
 from specsim.fitting import ASSUMED_NOISE, Fit, fit
@@ -40,7 +41,7 @@ class Fitting:
 
     noise: float | None
     allow_mixed: bool
-    bare_forwards: Path | None
+    bare_forwards: str | None
 
     @property
     def of_a_fit(self) -> bool:
@@ -49,26 +50,38 @@ class Fitting:
 
     def of(self, runs: RunSet) -> Fit:
         """The fit of runs."""
-        from specsim.runs.bare_forwards import load_bare_forwards
-
-        bare = None if self.bare_forwards is None else load_bare_forwards(self.bare_forwards)
+        bare = None if self.bare_forwards is None else _bare_forwards(self.bare_forwards, runs)
         noise = ASSUMED_NOISE if self.noise is None else self.noise
         return fit(runs, noise=noise, allow_mixed=self.allow_mixed, bare_forwards=bare)
+
+
+def _bare_forwards(word: str, runs: RunSet) -> BareForwards:
+    """The forwards of a FILE that the runs were made under, or of a SETTING=FILE."""
+    from specsim.runs.bare_forwards import load_bare_forwards
+
+    setting, path = labelled_file(word)
+    return load_bare_forwards(path, setting, made_under={run.nccl for run in runs.runs if not run.excluded})
+
+
+def labelled_file(word: str) -> tuple[str | None, Path]:
+    """A FILE, or LABEL=FILE."""
+    label, equals, path = word.partition("=")
+    return (None, Path(word)) if not equals or Path(word).exists() else (label, Path(path))
 
 
 def fit_options(command: Callable[..., None]) -> Callable[..., None]:
     """How runs are fitted, which reaches the command as its `fitting`."""
 
     @wraps(command)
-    def with_fitting(*, noise: float | None, allow_mixed: bool, bare_forwards: Path | None, **rest: Any) -> None:
+    def with_fitting(*, noise: float | None, allow_mixed: bool, bare_forwards: str | None, **rest: Any) -> None:
         command(fitting=Fitting(noise, allow_mixed, bare_forwards), **rest)
 
     options = (
         click.option("--allow-mixed", is_flag=True, help="Allow what is not like for like, and label it MIXED."),
         click.option(
-            "--bare-forwards", type=_PATH, metavar="FILE",
-            help="The target's forward alone, under what served runs take: 'python -m calibration forward', or CSV"
-            " with tokens and ms.",
+            "--bare-forwards", metavar="FILE",
+            help="The target's forward alone, under what served runs take: 'python -m calibration forward', over several GPUs"
+            " 'allreduce --model' (-forward; SETTING=FILE where the runs name it otherwise), or CSV with tokens and ms.",
         ),
         click.option(
             "--noise", type=float, metavar="FRACTION",

@@ -1,27 +1,42 @@
-"""Reading bare forwards: run files of the calibration harness or another tool's, or a table of tokens and ms."""
+"""Reading bare forwards: run files of the calibration harness or another tool's, or a table by tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from specsim.cost.bare_forwards import BareForwards
 from specsim.errors import Fault, InputError
 from specsim.quantities import CONTEXT_TOLERANCE
 from specsim.runs.files import load_runs
-from specsim.runs.formats.bare_forwards_csv import is_bare_table, parse_bare_forwards
+from specsim.runs.formats.bare_forwards_csv import (
+    is_bare_table,
+    is_table_by_setting,
+    parse_bare_forwards,
+    parse_by_setting,
+)
 from specsim.runs.like_for_like import require_like_for_like, shared_setup
-from specsim.runs.run import Run
+from specsim.runs.run import UNSTATED, Run
 from specsim.runs.text import text_of
 
-_ALLOWED = "allowed: runs with verify_ms or decode_ms of bare forwards, or CSV with the columns tokens and ms"
+_ALLOWED = (
+    "allowed: runs with verify_ms or decode_ms of bare forwards, CSV with the columns tokens and ms, or the table of forwards of"
+    " 'python -m calibration allreduce --model'"
+)
 
 
-def load_bare_forwards(path: str | Path) -> BareForwards:
+def load_bare_forwards(path: str | Path, nccl: str | None = None, *, made_under: Collection[str] = ()) -> BareForwards:
     """Read bare forwards from a run file or a table, for `fit`; of runs those at the shortest context count.
 
-    Raises InputError naming file, row and field, MixedSetupError where the forwards of a file are not like for like.
+    Of a table by NCCL setting or implementation (forwards over several GPUs) the curve is that of `nccl`, or else of the one
+    among `made_under`, the settings of the runs it goes under. Raises InputError naming file, row and field, or the settings of
+    a table that leave it open; MixedSetupError where the forwards of a file are not like for like.
     """
     text = text_of(Path(path), _ALLOWED)
+    if is_table_by_setting(text):
+        return _chosen(parse_by_setting(text, str(path)), str(path), nccl, set(made_under))
+    if nccl is not None:
+        raise InputError([Fault(str(path), "", f"states no settings, and none is {nccl}", "name the file alone")])
     if is_bare_table(text):
         return parse_bare_forwards(text, str(path))
     runs = tuple(run for run in load_runs(path).runs if not run.excluded and _time_ms(run) is not None)
@@ -33,6 +48,24 @@ def load_bare_forwards(path: str | Path) -> BareForwards:
     where = "" if runs[0].workload.context_len is None else f" at {runs[0].workload.context_len} tokens of context"
     made = " on ".join(filter(None, (setup.model, setup.hardware)))
     return BareForwards.of([_tokens(run) for run in runs], times, f"{Path(path).name}: {made}{where}", setup)
+
+
+def _chosen(settings: dict[str, BareForwards], path: str, nccl: str | None, made_under: set[str]) -> BareForwards:
+    """The curve of the setting that is named, or of the only one that the runs can be of."""
+    if nccl is None and made_under <= {UNSTATED}:
+        asked, found = "the runs', which state none", list(settings)
+    else:
+        named = made_under if nccl is None else {nccl}
+        asked, found = (
+            ("the runs' " * (nccl is None)) + ", ".join(sorted(named)),
+            [each for each in settings if each in named],
+        )
+    if len(found) == 1:
+        return settings[found[0]]
+    problem = (
+        f"has forwards of {', '.join(settings)}; {'more than one of these is' if found else 'none of these is'} {asked}"
+    )
+    raise InputError([Fault(path, "nccl", problem, "name the one that the runs were made under: SETTING=FILE")])
 
 
 def _at_the_shortest_context(runs: tuple[Run, ...]) -> tuple[Run, ...]:

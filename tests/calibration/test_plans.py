@@ -16,6 +16,7 @@ from calibration.shapes import ModelShape, read_shape
 from specsim import load_runs
 from specsim.errors import InputError, SpecsimError
 from specsim.runs.allreduce_files import load_allreduce
+from specsim.runs.formats.bare_forwards_csv import ParallelForwardForm
 
 SHAPE = ModelShape("m", 2, 8, 4, 2, 2, 16, 32)
 
@@ -197,6 +198,10 @@ def test_a_table_grows_by_settings_and_implementations_and_reads_back(tmp_path):
 
 FORWARD = {"nccl": "default", "implementation": "nccl", "tokens": 1, "with_ms": 2.0, "without_ms": 1.0, "drafting_ms": 2.1,
            "launch_us": 3.0}  # fmt: skip
+
+
+def test_what_forwards_are_written_with_is_what_a_fit_reads():
+    assert set(COLUMNS["forward"]) <= set(ParallelForwardForm.model_fields)
 
 
 def test_forwards_of_before_drafts_were_beside_them_are_measured_again(tmp_path):

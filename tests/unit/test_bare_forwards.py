@@ -374,6 +374,89 @@ def test_faults_of_a_file_are_named(tmp_path, run_cli, text, said):
     assert str(path) in result.stderr
 
 
+PARALLEL = """\
+nccl,implementation,tokens,bytes,with_ms,without_ms,drafting_ms,launch_us,spread_us,cuda_graph,ranks,hardware,nccl_version,source
+default,nccl,1,8192,3.4,2.8,3.5,3.2,6,True,2,NVIDIA H200,2.28.9,harness
+default,nccl,64,524288,3.9,3.0,4.0,3.2,6,True,2,NVIDIA H200,2.28.9,harness
+nop2p,nccl,1,8192,3.6,2.8,3.7,3.2,6,True,2,NVIDIA H200,2.28.9,harness
+default,vllm,1,8192,3.1,2.8,3.1,1.9,6,True,2,NVIDIA H200,2.28.9,harness
+"""
+"""Forwards over two GPUs under two NCCL settings, and by another implementation."""
+
+
+@pytest.fixture
+def parallel(tmp_path):
+    path = tmp_path / "forward.csv"
+    path.write_text(PARALLEL)
+    return path
+
+
+def test_forwards_over_several_gpus_are_those_of_the_runs_setting(parallel):
+    bare = load_bare_forwards(parallel, made_under={"default"})
+    assert (bare.tokens, bare.times_ms) == ((1, 64), (3.4, 3.9))
+    assert bare.source == f"{parallel}: default over 2 GPUs"
+    assert bare.setup == Setup(hardware="NVIDIA H200", gpus=2, tensor_parallel=2, cuda_graph=True)
+    assert load_bare_forwards(parallel, "vllm", made_under={"default"}).times_ms == (3.1,)
+
+
+def test_of_one_setting_forwards_go_under_runs_that_state_none(parallel):
+    parallel.write_text("".join(PARALLEL.splitlines(keepends=True)[:3]))
+    assert load_bare_forwards(parallel, made_under={"unstated"}).times_ms == (3.4, 3.9)
+    with pytest.raises(InputError, match=r"has forwards of default; none of these is the runs' nop2p"):
+        load_bare_forwards(parallel, made_under={"nop2p"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"made_under": {"engine-own"}}, "default, nop2p, vllm; none of these is the runs' engine-own"),
+        ({"made_under": {"default", "nop2p"}}, "more than one of these is the runs' default, nop2p"),
+        ({"made_under": ()}, "more than one of these is the runs', which state none"),
+        ({"nccl": "Ring"}, "none of these is Ring"),
+    ],
+)
+def test_a_table_that_leaves_the_setting_open_says_what_it_has(parallel, asked, said):
+    with pytest.raises(InputError, match=said) as caught:
+        load_bare_forwards(parallel, **asked)
+    assert "SETTING=FILE" in str(caught.value)
+
+
+def test_the_command_takes_the_runs_setting_or_the_one_that_is_named(tmp_path, parallel, run_cli):
+    rows = "".join(f"default,{batch},{3.5 + 0.01 * batch}\n" for batch in (1, 4, 16, 64))
+    runs, own = tmp_path / "runs.csv", tmp_path / "own.csv"
+    runs.write_text(f"nccl,batch_size,decode_ms\n{rows}")
+    own.write_text(runs.read_text().replace("default", "engine-own"))
+    for file, word, name in ((runs, parallel, "default"), (own, f"vllm={parallel}", "vllm")):
+        record = json.loads(run_cli("fit", file, "--bare-forwards", word, "--json").output)
+        assert record["bare_forwards"]["source"] == f"{parallel}: {name} over 2 GPUs"
+    refused = run_cli("fit", own, "--bare-forwards", parallel)
+    assert refused.exit_code == 2
+    assert "name the one that the runs were made under: SETTING=FILE" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("3.9,3.0", "-3.9,3.0"), "row 3, with_ms: '-3.9' is wrong"),
+        (("64,524288,3.9,3.0,4.0,3.2,6,True,2", "64,524288,3.9,3.0,4.0,3.2,6,True,4"), "row 3, ranks: is 4, and 2 in default's first row"),
+        (("64,524288,3.9,3.0,4.0,3.2,6,True", "64,524288,3.9,3.0,4.0,3.2,6,False"), "row 3, cuda_graph: is False, and True"),
+        (("with_ms", "wth_ms"), "header, wth_ms: is not a known column; did you mean 'with_ms'"),
+    ],
+)  # fmt: skip
+def test_faults_of_such_a_table_are_named(parallel, change, said):
+    parallel.write_text(PARALLEL.replace(*change, 1))
+    with pytest.raises(InputError) as caught:
+        load_bare_forwards(parallel, made_under={"default"})
+    assert said in str(caught.value)
+
+
+def test_a_setting_of_a_file_that_states_none_is_refused(tmp_path):
+    path = tmp_path / "bare.csv"
+    path.write_text("tokens,ms\n1,4.4\n")
+    with pytest.raises(InputError, match="states no settings, and none is Ring"):
+        load_bare_forwards(path, "Ring")
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.csv: cannot be read"):
         load_bare_forwards(tmp_path / "none.csv")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +153,30 @@ def test_the_calibration_page_shows_what_its_command_prints():
     page = (REPO / "docs" / "calibration.md").read_text(encoding="utf-8")
     assert table() in page
     assert summary() in " ".join(page.split())
+
+
+def test_the_calibration_pages_commands_over_several_gpus_tell_a_setting_that_was_not_served(
+    run_cli, tmp_path, monkeypatch
+):
+    """What a server without peer access needed at 3 drafts and 16 requests (1.73) lies in the interval, by another machine's tables."""
+    data = REPO / "calibration" / "data"
+    served = json.loads((data / "h200x2j_served_llama-3.1-8b.json").read_text(encoding="utf-8"))
+    runs = [each for each in served["runs"] if each["nccl"] == "default"]
+    (tmp_path / "served.json").write_text(json.dumps(served | {"runs": runs}), encoding="utf-8")
+    for name, kind in {
+        "forward": "forward_llama-3.1-8b",
+        "in-forward": "in_forward_allreduce",
+        "gather": "gather",
+    }.items():
+        shutil.copy(data / f"h200x2g_{kind}.csv", tmp_path / f"allreduce-{name}.csv")
+    monkeypatch.chdir(tmp_path)
+    (block,) = [each for each in blocks("docs/calibration.md", "bash") if "specsim comm" in each]
+    lines = [line.split() for line in block.replace("\\\n", "").splitlines() if line.startswith("specsim")]
+    assert len(lines) == 3
+    for line in lines[:2]:
+        assert run_cli(*line[1:]).exit_code == 0
+    row = json.loads(run_cli(*lines[2][1:], "--json").output)
+    times = {(each.get("num_draft_tokens"), each["nccl"]): each for each in served["runs"] if each["batch_size"] == 16}
+    needed = times[4, "nop2p"]["cycle_ms"]["value"] / times[None, "nop2p"]["decode_ms"]["value"]
+    assert row["interval"][0] <= needed <= row["interval"][1]
+    assert row["cost_ratio"] == pytest.approx(needed, abs=0.05)
