@@ -221,6 +221,7 @@ def _notes(asked: Compared, start: str, rows: list[Record], measured: AllReduceT
     if measured is not None:
         yield from measured.notes
         yield from _mixed(measured)
+        yield from _of_unlike_files(start, rows, measured)
     of_nccl = [row for row in rows if asked.both_of_nccl(start, row["setting"])]
     if of_nccl:
         yield _about_custom(asked, of_nccl)
@@ -287,6 +288,18 @@ def _mixed(measured: AllReduceTable) -> Iterator[str]:
         stated = [str(value) for value in values if value is not None] + ["unstated"] * unstated
         if len(stated) > 1:
             yield f"MIXED, not like for like: the tables differ in {name}: {', '.join(stated)}"
+
+
+def _of_unlike_files(start: str, rows: list[Record], measured: AllReduceTable) -> Iterator[str]:
+    """Settings that are told from the first by medians over other files than its own; a file each, as nccl-tests writes, is no median."""
+    files = {setting.label: setting.files for setting in measured.settings()}
+    first = files[start]
+    for label in dict.fromkeys(row["setting"] for row in rows):
+        if set(files[label]) != set(first) and max(len(files[label]), len(first)) > 1:
+            yield (
+                f"MIXED, not like for like: {start} is of {', '.join(first)}, {label} of {', '.join(files[label])}, so that what these tables"
+                " differ by is in the change: give tables that all have both"
+            )
 
 
 def _about_gathers(asked: Compared, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:

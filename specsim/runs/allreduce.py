@@ -59,12 +59,17 @@ class AllReduceRow:
         """What it was measured under, beside the setting."""
         return tuple(getattr(self, name) for name in CONDITIONS)
 
+    @property
+    def file(self) -> str:
+        """The file that it stands in."""
+        return self.where.rpartition(", ")[0]
+
 
 @dataclass(frozen=True)
 class AllReduceSetting:
     """One curve of a table: a setting (or implementation) under one set of conditions.
 
-    `ranks` None is unstated; `sources` say where its rows were published.
+    `ranks` None is unstated; `sources` say where its rows were published, `files` what they were read from.
     """
 
     label: str
@@ -72,6 +77,7 @@ class AllReduceSetting:
     ranks: int | None
     hardware: str | None
     sources: tuple[str, ...]
+    files: tuple[str, ...]
     curve: MeasuredCurve
 
 
@@ -166,7 +172,8 @@ def _setting(
         launch_us = float(np.median([row.time_us for row in launches])) if launches else None
         beside = _curve(f"{label}, beside drafts", drafting, in_forward=True)
         curve = replace(curve, drafting=replace(beside, launch_us=launch_us))
-    return AllReduceSetting(label, first.implementation, first.ranks, first.hardware, sources, curve)
+    files = tuple(dict.fromkeys(row.file for row in rows))
+    return AllReduceSetting(label, first.implementation, first.ranks, first.hardware, sources, files, curve)
 
 
 def _curve(label: str, rows: list[AllReduceRow], in_forward: bool = False) -> MeasuredCurve:

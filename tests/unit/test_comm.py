@@ -49,6 +49,25 @@ def test_hosts_are_judged_by_the_bounds_of_whole_steps(run_cli):
     assert verdicts["prior:Ring-Simple"] == "could be default or LL-Ring-SYS"
 
 
+def test_medians_over_unlike_tables_are_labelled_where_they_are_compared(run_cli, tmp_path):
+    """Over the same tables, or in one each as nccl-tests writes them, nothing is said."""
+    for name, settings in {"a": ("x", "y", "z"), "b": ("x", "y"), "c": ("w",)}.items():
+        rows = [f"{each},{size},{10 + len(name)}" for each in settings for size in (1024, 1048576)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["nccl,bytes,time_us", *rows]) + "\n", encoding="utf-8")
+
+    def mixed(*arguments):
+        notes = as_json(run_cli("comm", *arguments, *MODEL, "--json"))["notes"]
+        return [note for note in notes if note.startswith("MIXED, not like for like: ")]
+
+    a, b, c = (tmp_path / f"{name}.csv" for name in "abc")
+    (note,) = mixed(a, b)
+    assert f": x is of {a}, {b}, z of {a}, so that" in note
+    assert len(mixed(a, b, c)) == 2
+    assert not mixed(a, b, "--to", "y")
+    assert not mixed(a)
+    assert not mixed(a, c, "--from", "x", "--to", "w")
+
+
 @pytest.mark.parametrize("arguments", [(), ("--link", "pcie", "--ranks", 8, *MODEL)])
 def test_text_and_json_carry_the_same_labels(run_cli, arguments):
     text, record = run_cli("comm", *arguments).stdout, as_json(run_cli("comm", *arguments, "--json"))
