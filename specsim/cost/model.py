@@ -614,10 +614,14 @@ def _falls(model: CostModel, derived: DerivedSetting, base: NcclSetting) -> Iter
     widths = np.arange(min(base.verify_tokens, default=1.0), max(base.verify_tokens, default=0.0) + 1)
     cycle = model.verify_cycle(np.ones_like(widths), widths)
     times = model.phase("verify", cycle, derived.base).value + derived.changes_ms(cycle)["verify"]
-    if (times < (1 - _FALLS) * np.maximum.accumulate(times)).any():
+    reached = np.maximum.accumulate(times)
+    low = int(np.argmin(times / reached))
+    if times[low] < (1 - _FALLS) * reached[low]:
+        high = int(np.argmax(times[:low]))
         yield (
-            f"NCCL {derived.label}: verify FALLS with more tokens, from {times.max():.4g} to {times[-1]:.4g} ms: by the table"
-            f" all-reduces under {derived.base} grow faster than verify does in its runs, so the two do not fit together"
+            f"NCCL {derived.label}: verify FALLS with more tokens, from {times[high]:.4g} ms at {widths[high]:g} to {times[low]:.4g} ms at"
+            f" {widths[low]:g}: by the table all-reduces under {derived.base} grow faster than verify does in its runs, so the two do not"
+            " fit together"
         )
 
 

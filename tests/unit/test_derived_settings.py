@@ -1,6 +1,7 @@
 """NCCL settings that were never run: a fitted model moved by an all-reduce table (eq. 17)."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -181,7 +182,12 @@ def test_a_table_that_outgrows_the_runs_is_said(model):
     flat = curve("fast", 40.0, 40.0)
     fitted = fit(phase_runs(replace(Truth(), verify_per_token_ms=0.01), (2, 4, 6), (1, 2, 8))).model
     moved = fitted.with_setting(replace(derived(), before=steep, after=flat))
-    assert any("FALLS with more tokens" in note for note in moved.notes)
+    (note,) = [note for note in moved.notes if "FALLS with more tokens" in note]
+    told = [(int(tokens), float(ms)) for ms, tokens in re.findall(r"([\d.]+) ms at (\d+)", note)]
+    assert [tokens for tokens, _ in told] == [2, 48]
+    for tokens, ms in told:
+        times = predict(moved, SpecConfig(tokens - 1, 1, tokens), Workload(1), 1.0, "fast").times
+        assert times.verify_ms == pytest.approx(ms, rel=1e-3)
     assert not any("FALLS" in note for note in model.with_setting(derived()).notes)
 
 
