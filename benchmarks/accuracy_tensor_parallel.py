@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.accuracy_allreduce import DRAFTED, HARNESS, STARTED, TABLES_OF, harness_curves
 from benchmarks.accuracy_allreduce import TABLES as ALL_REDUCES
 from benchmarks.held_out import scatters, span, time_ms, whole
-from specsim import CostModel, Run, break_even, evaluate, fit, load_runs
+from specsim import BareForwards, CostModel, Run, break_even, evaluate, fit, load_bare_forwards, load_runs
 from specsim.cost.allreduce import MeasuredCurve
 from specsim.cost.derived import DerivedSetting
 from specsim.cost.step_change import Shape
@@ -133,10 +133,28 @@ def moved(name: str, nccl: str, file: str = "") -> DerivedSetting:
     return DerivedSetting(nccl, BASE, *curves(name, nccl, file), TARGET, DRAFT, gathered=nccl not in CURVES)
 
 
+FORWARDS = ("h200x2c", "h200x2d", "h200x2e", "h200x2g", "h200x2j")
+"""Machines on which the base's forwards were timed to as many tokens as servers were asked for."""
+
+
 @cache
-def model_of(name: str, file: str) -> CostModel:
-    """A fit to the base setting's runs that knows the other settings by one of the tables (eq. 17)."""
-    model = fit(RunSet(runs_of(file, BASE), model_card=served(file).model_card)).model
+def forwards_for(file: str) -> BareForwards:
+    """The base's forwards alone, medians over the machines but the servers' own."""
+    others = [machine for machine in FORWARDS if machine != file.removesuffix("_again")]
+    known = [load_bare_forwards(HARNESS / f"{machine}_forward_llama-3.1-8b.csv", BASE) for machine in others]
+    times: dict[float, list[float]] = {}
+    for curve in known:
+        for tokens, ms in zip(curve.tokens, curve.raw_ms, strict=True):
+            times.setdefault(tokens, []).append(ms)
+    medians = [float(np.median(each)) for each in times.values()]
+    return BareForwards.of(list(times), medians, f"forwards of {', '.join(others)}", known[0].setup)
+
+
+@cache
+def model_of(name: str, file: str, over: bool = False) -> CostModel:
+    """A fit to the base setting's runs, `over` its forwards alone or not, that knows the other settings by one of the tables (eq. 17)."""
+    runs = RunSet(runs_of(file, BASE), model_card=served(file).model_card)
+    model = fit(runs, bare_forwards=forwards_for(file) if over else None).model
     for nccl in filter(partial(known_by, name), settings(file)):
         model = model.with_setting(moved(name, nccl, file))
     return model
@@ -223,74 +241,133 @@ def _named(run: Run, steady: bool) -> str:
     return f"{'plain' if width == 1 else f'{width - 1} drafts'} at {batch}{'' if steady else ' †'}"
 
 
+MOVED, FIT, OVER = "moved runs", "the fit", "the fit over forwards"
+"""What tells a break-even length: the base's own two runs there moved by eq. 17, the fit to the base's runs, and that over its forwards alone."""
+
+
+@dataclass(frozen=True)
+class ByFit:
+    """What a fit answers: break-even length and its interval, and tok/s."""
+
+    length: float
+    interval: tuple[float, float]
+    rate: float
+
+
 @dataclass(frozen=True)
 class Answer:
     """What one run's setting needs and gives at its batch size: break-even length and tok/s, measured and as told.
 
-    `length_told` is asked of the fit, `length_moved` of the base's own two runs there, moved by eq. 17; `steady` where no
-    load behind it stands out.
+    `fits` are by FIT and OVER; `steady` where no load behind it stands out.
     """
 
     run: Run
     length: float
-    length_told: float
     length_moved: float
     rate: float
-    rate_told: float
+    fits: dict[str, ByFit]
     steady: bool
+
+    def told(self, by: str) -> float:
+        """The length as told."""
+        return self.length_moved if by == MOVED else self.fits[by].length
+
+    def off(self, by: str) -> float:
+        """What it is told off by."""
+        return abs(self.told(by) - self.length)
+
+    def rate_off(self, by: str) -> float:
+        """What tok/s are told off by, relative."""
+        return abs(self.fits[by].rate / self.rate - 1)
+
+    def holds(self, by: str) -> bool:
+        """Whether the interval of the length holds what was measured."""
+        low, high = self.fits[by].interval
+        return low <= self.length <= high
 
 
 @cache
 def answers(file: str, nccl: str, name: str = BESIDE) -> tuple[Answer, ...]:
     """Break-even length and tok/s of a setting, told by the base's runs and a table: all-reduces measured beside drafts."""
-    model, found = model_of(name, file), told(name, file, nccl)
+    found = told(name, file, nccl)
     told_ms = dict(zip(map(_place, found.runs), found.base_ms + found.change_ms + found.error_ms, strict=True))
     measured = dict(zip(map(_place, found.runs), found.measured_ms, strict=True))
     steady = dict(zip(map(_place, found.runs), found.steady, strict=True))
-    return tuple(_answer(model, run, measured, told_ms, steady) for run in sorted(found.runs, key=_place)
-                 if run.spec is not None and (_place(run)[0], 1) in measured)  # fmt: skip
-
-
-def _answer(
-    model: CostModel,
-    run: Run,
-    measured: dict[tuple[int, int], float],
-    told_ms: dict[tuple[int, int], float],
-    steady: dict[tuple[int, int], bool],
-) -> Answer:
-    at, plain = _place(run), (_place(run)[0], 1)
-    assert run.spec is not None
-    return Answer(
-        run,
-        measured[at] / measured[plain],
-        float(break_even(model, run.spec, run.workload, nccl=run.nccl).cost_ratio),
-        told_ms[at] / told_ms[plain],
-        run.figures["output_tok_s"].best,
-        1000.0 * at[0] * run.figures["accept_length"].best / _predicted(model, (run,))[run.id],
-        bool(steady[at] and steady[plain]),
+    models = {FIT: model_of(name, file), OVER: model_of(name, file, over=True)}
+    return tuple(
+        Answer(
+            run,
+            measured[at] / measured[at[0], 1],
+            told_ms[at] / told_ms[at[0], 1],
+            run.figures["output_tok_s"].best,
+            {by: _asked(model, run) for by, model in models.items()},
+            bool(steady[at] and steady[at[0], 1]),
+        )
+        for run in sorted(found.runs, key=_place)
+        if (at := _place(run))[1] > 1 and (at[0], 1) in measured
     )
+
+
+def _asked(model: CostModel, run: Run) -> ByFit:
+    assert run.spec is not None
+    answer = break_even(model, run.spec, run.workload, nccl=run.nccl)
+    low, high = answer.interval
+    rate = 1000.0 * run.workload.batch_size * run.figures["accept_length"].best / _predicted(model, (run,))[run.id]
+    return ByFit(float(answer.cost_ratio), (float(low), float(high)), float(rate))
 
 
 def answers_table() -> str:
     """A line for each file and setting whose plain decode was served."""
+    columns = " | ".join(f"by {by}, within 0.05 | largest error" for by in (MOVED, FIT, OVER))
     lines = [
-        "| servers of | setting | L* measured | by moved runs, within 0.05 | largest error | by the fit, within 0.05 | largest error "
-        "| not within by moved runs | tok/s off by, median | largest |",
-        "|---|---|--:|--:|--:|--:|--:|---|--:|--:|",
+        f"| servers of | setting | L* measured | {columns} | not within by moved runs | tok/s off by the last, median | largest |",
+        f"|---|---|--:{'|--:|--:' * 3}|---|--:|--:|",
     ]
     for file, nccl in PARTS:
         if found := answers(file, nccl):
             lengths = [each.length for each in found]
-            cells = []
-            for figure in ("length_moved", "length_told"):
-                errors = [_off(each, figure) for each in found]
-                cells += [f"{sum(off <= TOKENS for off in errors)} of {len(errors)}", f"{max(errors):.2f}"]
-            off = [_named(each.run, each.steady) for each in found if _off(each, "length_moved") > TOKENS]
-            rates = [abs(each.rate_told / each.rate - 1) for each in found]
+            cells = [
+                f"{sum(each.off(by) <= TOKENS for each in found)} of {len(found)} | {max(each.off(by) for each in found):.2f}"
+                for by in (MOVED, FIT, OVER)
+            ]
+            off = [_named(each.run, each.steady) for each in found if each.off(MOVED) > TOKENS]
+            rates = [each.rate_off(OVER) for each in found]
             lines.append(
                 f"| {file} | {nccl} | {min(lengths):.2f} to {max(lengths):.2f} | {' | '.join(cells)} | {', '.join(off) or '–'} |"
                 f" {np.median(rates):.1%} | {max(rates):.1%} |"
             )
+    return "\n".join(lines)
+
+
+def steady_answers() -> tuple[Answer, ...]:
+    """The answers of PROMPT behind which no load stands out."""
+    return tuple(each for part in PROMPT for each in answers(*part) if each.steady)
+
+
+def fits_table() -> str:
+    """A line for each of what tells a length: how it comes out where no load stands out."""
+    lines = [
+        "| told by | L* within 0.05 | largest error | in its 90% interval | half its width, median | tok/s off by, median | largest |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    found = steady_answers()
+    for by in (MOVED, FIT, OVER):
+        cells = [
+            f"{sum(each.off(by) <= TOKENS for each in found)} of {len(found)}",
+            f"{max(each.off(by) for each in found):.2f}",
+        ]
+        if by == MOVED:
+            cells += ["–"] * 4
+        else:
+            width = np.median([np.ptp(each.fits[by].interval) for each in found]) / 2
+            rates = [each.rate_off(by) for each in found]
+            cells += [
+                f"{sum(each.holds(by) for each in found)}",
+                f"{width:.2f}",
+                f"{np.median(rates):.1%}",
+                f"{max(rates):.1%}",
+            ]
+        lines.append(f"| {by} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -363,8 +440,8 @@ class Place:
 
 
 @cache
-def places() -> tuple[Place, ...]:
-    """Every place of the steady lengths of PROMPT."""
+def places(by: str = MOVED) -> tuple[Place, ...]:
+    """Every place of the steady lengths of PROMPT, as they are told."""
     found: dict[tuple[str, int, int], list[tuple[str, Answer]]] = {}
     for file, nccl in PROMPT:
         for each in answers(file, nccl):
@@ -375,7 +452,7 @@ def places() -> tuple[Place, ...]:
             *key,
             tuple(file for file, _ in each),
             np.array([answer.length for _, answer in each]),
-            np.array([answer.length_moved - answer.length for _, answer in each]),
+            np.array([answer.told(by) - answer.length for _, answer in each]),
         )
         for key, each in found.items()
     )
@@ -426,21 +503,17 @@ def within(name: str, parts: tuple[tuple[str, str], ...] = PARTS, steady: bool =
 
 
 def close(
-    figure: str, parts: tuple[tuple[str, str], ...] = PARTS, steady: bool = False, name: str = BESIDE
+    by: str, parts: tuple[tuple[str, str], ...] = PARTS, steady: bool = False, name: str = BESIDE
 ) -> tuple[int, int]:
     """Of how many break-even lengths how many are told within the aim by a table; of `steady` ones where that is asked."""
-    errors = [_off(each, figure) for part in parts for each in answers(*part, name) if each.steady or not steady]
+    errors = [each.off(by) for part in parts for each in answers(*part, name) if each.steady or not steady]
     return sum(error <= TOKENS for error in errors), len(errors)
 
 
-def _off(each: Answer, figure: str) -> float:
-    return float(abs(getattr(each, figure) - each.length))
-
-
-def rates_off(*files: str) -> list[float]:
+def rates_off(by: str, *files: str) -> list[float]:
     """What tok/s of these files, given the accept length, are told off by, relative, where no load stands out."""
     parts = [part for part in PROMPT if part[0] in files]
-    return [abs(each.rate_told / each.rate - 1) for part in parts for each in answers(*part) if each.steady]
+    return [each.rate_off(by) for part in parts for each in answers(*part) if each.steady]
 
 
 def parts_of(*names: str) -> tuple[tuple[str, str], ...]:
@@ -492,4 +565,4 @@ def loads_told() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(table(), larger_table(), answers_table(), own_table(), sep="\n\n")
+    print(table(), larger_table(), fits_table(), answers_table(), own_table(), sep="\n\n")
