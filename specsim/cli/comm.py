@@ -102,7 +102,7 @@ def command(
     asked, table = _compared(tables, in_place, bus_gb_s, options)
     record = comm_record(asked, before, after, table)
     if model is not None and save_model is not None:
-        written(save_model, with_settings(model, asked, before, after).save)
+        written(save_model, with_settings(model, asked, before, after, table).save)
         click.echo(f"model written to {save_model}", err=True)
     if output is not None:
         _draw("comm_figure", record, output)
@@ -144,11 +144,12 @@ def _compared(
         raise click.UsageError("--layers and --hidden-size say how many bytes are reduced how often: state both")
     if tables and bus_gb_s is not None:
         raise click.UsageError("--bus-gb-s is for the prior, which a TABLE stands instead of: leave one of them out")
-    table, ranks = None, options["ranks"]
+    table, files, ranks = None, {}, options["ranks"]
     if tables:
         table = load_allreduce([labelled_file(word) for word in tables])
         settings = table.settings(in_place)
         curves, of_nccl = curves_of(settings)
+        files = {setting.label: setting.files for setting in settings}
         ranks = ranks or next((s.ranks for s in settings if s.ranks), None)
     elif options["link"] is None or ranks is None:
         raise click.UsageError("without a TABLE, --link and --ranks choose NCCL's own model as a prior: state both")
@@ -156,7 +157,7 @@ def _compared(
         curves, of_nccl = prior_curves(options["link"], ranks, bus_gb_s)
     return Compared(curves, of_nccl, *_shapes(options), _spec(options), options["batch_size"],
                     _wiring(options, ranks), options["engine"], options["engine_version"],
-                    options.get("eager", False)), table  # fmt: skip
+                    options.get("eager", False), files), table  # fmt: skip
 
 
 def _shapes(options: dict[str, Any]) -> tuple[Shape, Shape | None]:

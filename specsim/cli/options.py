@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -14,7 +15,7 @@ import click
 from specsim.cost.bare_forwards import BareForwards
 from specsim.cost.model import CostModel
 from specsim.errors import Fault, InputError
-from specsim.fitting import ASSUMED_NOISE, Fit, fit
+from specsim.fitting import ASSUMED_NOISE, Fit, fit, timed_settings
 from specsim.questions import Asked
 from specsim.report.records import plain
 from specsim.runs.run import RunSet
@@ -60,13 +61,13 @@ def _bare_forwards(word: str, runs: RunSet) -> BareForwards:
     from specsim.runs.bare_forwards import load_bare_forwards
 
     setting, path = labelled_file(word)
-    return load_bare_forwards(path, setting, made_under={run.nccl for run in runs.runs if not run.excluded})
+    return load_bare_forwards(path, setting, made_under=timed_settings(runs))
 
 
 def labelled_file(word: str) -> tuple[str | None, Path]:
     """A FILE, or LABEL=FILE."""
     label, equals, path = word.partition("=")
-    return (None, Path(word)) if not equals or Path(word).exists() else (label, Path(path))
+    return (None, Path(word)) if not equals or os.path.exists(word) else (label or None, Path(path))
 
 
 def fit_options(command: Callable[..., None]) -> Callable[..., None]:

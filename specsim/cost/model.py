@@ -611,7 +611,9 @@ class CostModel:
 
 def _falls(model: CostModel, derived: DerivedSetting, base: NcclSetting) -> Iterator[str]:
     """A sentence where a derived verify falls with the tokens by more than a share: the table outgrows the runs."""
-    widths = np.arange(min(base.verify_tokens, default=1.0), max(base.verify_tokens, default=0.0) + 1)
+    if not base.verify_tokens:
+        return
+    widths = np.arange(min(base.verify_tokens), max(base.verify_tokens) + 1)
     cycle = model.verify_cycle(np.ones_like(widths), widths)
     times = model.phase("verify", cycle, derived.base).value + derived.changes_ms(cycle)["verify"]
     reached = np.maximum.accumulate(times)
@@ -619,7 +621,7 @@ def _falls(model: CostModel, derived: DerivedSetting, base: NcclSetting) -> Iter
     if times[low] < (1 - _FALLS) * reached[low]:
         high = int(np.argmax(times[:low]))
         yield (
-            f"NCCL {derived.label}: verify FALLS with more tokens, from {times[high]:.4g} ms at {widths[high]:g} to {times[low]:.4g} ms at"
+            f"{'NCCL ' * derived.gathered}{derived.label}: verify FALLS with more tokens, from {times[high]:.4g} ms at {widths[high]:g} to {times[low]:.4g} ms at"
             f" {widths[low]:g}: by the table all-reduces under {derived.base} grow faster than verify does in its runs, so the two do not"
             " fit together"
         )

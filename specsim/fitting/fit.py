@@ -118,7 +118,7 @@ def fit(
     if not 0 < noise < 1:
         raise SpecsimError(f"the assumed timing noise is a fraction between 0 and 1 (0.01 is 1%), not {noise:g}")
     everything = tuple(runs.runs if isinstance(runs, RunSet) else runs)
-    fitted = tuple(run for run in everything if not run.excluded and _has_configuration(run))
+    fitted = _fitted(everything)
     setup = shared_setup(fitted)
     seen = host_or_device(observations(fitted, setup.engine))
     unlike = _bare_unlike(bare_forwards, setup, allow_mixed)
@@ -183,6 +183,16 @@ def _expert_shares(runs: RunSet | Iterable[Run]) -> tuple[float, ...]:
     return ()
 
 
+def timed_settings(runs: RunSet) -> set[str]:
+    """NCCL settings under which the runs that a fit takes state a time."""
+    fitted = _fitted(runs.runs)
+    return {o.nccl for o in observations(fitted, shared_setup(fitted).engine)}
+
+
+def _fitted(runs: Iterable[Run]) -> tuple[Run, ...]:
+    return tuple(run for run in runs if not run.excluded and _has_configuration(run))
+
+
 def _has_configuration(run: Run) -> bool:
     """A drafter's accept length after so many training samples may come without a configuration, and then no time."""
     return run.spec is not None or not run.speculative
@@ -212,7 +222,7 @@ def _model(problem: _Problem, noise: Noise) -> CostModel:
         ranges=_ranges(seen),
         measured_phases=tuple(phase for phase in (*PHASES, "decode") if phase in alone),
         unmeasured_phases=() if rest_told else tuple(phase for phase in PHASES if phase not in alone),
-        measured=_measured_configurations(fitted),
+        measured=_measured_configurations(fitted, [setting.label for setting in settings]),
         bare_forwards=problem.bare,
     )
 
@@ -281,8 +291,8 @@ def _ranges(seen: tuple[Observation, ...]) -> dict[Measured, Span]:
     return {name: (min(values), max(values)) for name, values in counts.items() if values}
 
 
-def _measured_configurations(fitted: tuple[Run, ...]) -> tuple[MeasuredConfiguration, ...]:
-    return tuple(_measured_configuration(run) for run in fitted if run.spec is not None)
+def _measured_configurations(fitted: tuple[Run, ...], labels: list[str]) -> tuple[MeasuredConfiguration, ...]:
+    return tuple(_measured_configuration(run) for run in fitted if run.spec is not None and run.nccl in labels)
 
 
 def _measured_configuration(run: Run) -> MeasuredConfiguration:

@@ -32,12 +32,19 @@ def notes(
         *_about_context(model),
         *_about_phases(model),
         *_about_inputs(model, fitted, seen),
+        *_about_untimed_settings(model, fitted),
         *(f"{name} came out at its bound, 0: the runs would rather have it negative" for name in at_zero),
         *(
             f"{name} cannot be told from the other terms by these runs: inside them, itself counted as 0"
             for name in folded
         ),
     )
+
+
+def _about_untimed_settings(model: CostModel, fitted: tuple[Run, ...]) -> Iterator[str]:
+    known = [setting.label for setting in model.settings]
+    for label in dict.fromkeys(run.nccl for run in fitted if run.nccl not in known):
+        yield f"NCCL {label}: its runs state no time, so that the model knows nothing of it"
 
 
 def _about_noise(model: CostModel, figures: int) -> Iterator[str]:

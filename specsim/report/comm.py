@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -47,7 +47,8 @@ Curve = MeasuredCurve | NcclPrior
 class Compared:
     """What is compared: the curves by label with whether each is NCCL's, and the model's shapes and cycles.
 
-    `wiring` None leaves custom all-reduces out of it; `eager` says that CUDA graphs are off.
+    `wiring` None leaves custom all-reduces out of it; `eager` says that CUDA graphs are off; `files` are those of a table's settings
+    (`AllReduceSetting.files`) by label.
     """
 
     curves: tuple[Curve, ...]
@@ -60,6 +61,7 @@ class Compared:
     engine: str | None
     engine_version: str | None = None
     eager: bool = False
+    files: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
     def curve(self, label: str) -> Curve:
         """The curve of a setting; raises UnknownSettingError listing the known ones."""
@@ -102,8 +104,10 @@ def prior_curves(link: str, ranks: int, bus_gb_s: float | None) -> tuple[tuple[C
     return priors, (True,) * len(priors)
 
 
-def with_settings(model: CostModel, asked: Compared, before: str | None, after: str | None) -> CostModel:
-    """A fitted model that also knows the other settings of a comparison, or the one named, by eq. 17.
+def with_settings(
+    model: CostModel, asked: Compared, before: str | None, after: str | None, measured: AllReduceTable | None = None
+) -> CostModel:
+    """A fitted model that also knows the other settings of a comparison, or the one named, by eq. 17, and what is MIXED in their table.
 
     The setting compared from is one of the model's, or stands for its only one. Raises UnknownSettingError otherwise,
     ConfigurationError as `CostModel.with_setting`.
@@ -116,7 +120,8 @@ def with_settings(model: CostModel, asked: Compared, before: str | None, after: 
         custom, gathered = asked.custom(start.label, curve.label), asked.both_of_nccl(start.label, curve.label)
         derived = DerivedSetting(curve.label, base, start, curve, asked.target, asked.draft, extends, custom, gathered)
         model = model.with_setting(derived)
-    return model
+    mixed = [] if measured is None else _mixed(asked, start.label, [curve.label for curve in others], measured)
+    return replace(model, notes=(*model.notes, *mixed))
 
 
 # -- record -----------------------------------------------------------------------------------------------------------
@@ -220,8 +225,7 @@ def _notes(asked: Compared, start: str, rows: list[Record], measured: AllReduceT
         yield from _notes_of_curves(asked, start, rows)
     if measured is not None:
         yield from measured.notes
-        yield from _mixed(measured)
-        yield from _of_unlike_files(start, rows, measured)
+        yield from _mixed(asked, start, dict.fromkeys(row["setting"] for row in rows), measured)
     of_nccl = [row for row in rows if asked.both_of_nccl(start, row["setting"])]
     if of_nccl:
         yield _about_custom(asked, of_nccl)
@@ -280,26 +284,29 @@ def _with_drafting(asked: Compared, start: str, rows: list[Record]) -> Iterator[
                 yield curve.drafting
 
 
-def _mixed(measured: AllReduceTable) -> Iterator[str]:
-    """What the tables' rows were measured under that differs."""
+def _mixed(asked: Compared, start: str, others: Iterable[str], measured: AllReduceTable) -> Iterator[str]:
+    """What the tables' rows were measured under that differs, and what was read off other files than the first setting's."""
     for name in CONDITIONS:
         values = dict.fromkeys(getattr(row, name) for row in measured.all_reduces)
         unstated = name == "pattern" and IN_A_FORWARD in values and None in values
         stated = [str(value) for value in values if value is not None] + ["unstated"] * unstated
         if len(stated) > 1:
             yield f"MIXED, not like for like: the tables differ in {name}: {', '.join(stated)}"
+    for label in others:
+        for kind, files in asked.files[start].items():
+            if _unlike(asked, kind, files, own := asked.files[label].get(kind, files)):
+                yield (
+                    f"MIXED, not like for like: {kind} of {start} are of {', '.join(files)}, those of {label} of {', '.join(own)}, so that"
+                    " what these tables differ by is in the change: give tables that all have both"
+                )
 
 
-def _of_unlike_files(start: str, rows: list[Record], measured: AllReduceTable) -> Iterator[str]:
-    """Settings that are told from the first by medians over other files than its own; a file each, as nccl-tests writes, is no median."""
-    files = {setting.label: setting.files for setting in measured.settings()}
-    first = files[start]
-    for label in dict.fromkeys(row["setting"] for row in rows):
-        if set(files[label]) != set(first) and max(len(files[label]), len(first)) > 1:
-            yield (
-                f"MIXED, not like for like: {start} is of {', '.join(first)}, {label} of {', '.join(files[label])}, so that what these tables"
-                " differ by is in the change: give tables that all have both"
-            )
+def _unlike(asked: Compared, kind: str, one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether one of two settings is a median over files of which the other lacks some; nccl-tests' hold one each, repeats too."""
+    if set(one) == set(other) or max(len(one), len(other)) == 1:
+        return False
+    held = [file for each in asked.files.values() for file in each.get(kind, ())]
+    return bool(set(one) & set(other)) or any(held.count(file) > 1 for file in (*one, *other))
 
 
 def _about_gathers(asked: Compared, rows: list[Record], measured: AllReduceTable | None) -> Iterator[str]:

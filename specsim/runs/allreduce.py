@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -69,7 +69,7 @@ class AllReduceRow:
 class AllReduceSetting:
     """One curve of a table: a setting (or implementation) under one set of conditions.
 
-    `ranks` None is unstated; `sources` say where its rows were published, `files` what they were read from.
+    `ranks` None is unstated; `sources` say where its rows were published, `files` what each kind of them was read from.
     """
 
     label: str
@@ -77,7 +77,7 @@ class AllReduceSetting:
     ranks: int | None
     hardware: str | None
     sources: tuple[str, ...]
-    files: tuple[str, ...]
+    files: Mapping[str, tuple[str, ...]]
     curve: MeasuredCurve
 
 
@@ -172,7 +172,13 @@ def _setting(
         launch_us = float(np.median([row.time_us for row in launches])) if launches else None
         beside = _curve(f"{label}, beside drafts", drafting, in_forward=True)
         curve = replace(curve, drafting=replace(beside, launch_us=launch_us))
-    files = tuple(dict.fromkeys(row.file for row in rows))
+    kinds = {
+        "all-reduces": rows,
+        "gathers": gathered,
+        "all-reduces beside drafts": drafting,
+        "single launches": launches,
+    }
+    files = {kind: tuple(dict.fromkeys(row.file for row in each)) for kind, each in kinds.items() if each}
     return AllReduceSetting(label, first.implementation, first.ranks, first.hardware, sources, files, curve)
 
 

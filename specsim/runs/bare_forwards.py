@@ -29,8 +29,8 @@ def load_bare_forwards(path: str | Path, nccl: str | None = None, *, made_under:
     """Read bare forwards from a run file or a table, for `fit`; of runs those at the shortest context count.
 
     Of a table by NCCL setting or implementation (forwards over several GPUs) the curve is that of `nccl`, or else of the one
-    among `made_under`, the settings of the runs it goes under. Raises InputError naming file, row and field, or the settings of
-    a table that leave it open; MixedSetupError where the forwards of a file are not like for like.
+    in `made_under`, the settings of the runs it goes under, which have to be one. Raises InputError naming file, row and field, or
+    the settings of a table that leave it open; MixedSetupError where the forwards of a file are not like for like.
     """
     text = text_of(Path(path), _ALLOWED)
     if is_table_by_setting(text):
@@ -51,20 +51,20 @@ def load_bare_forwards(path: str | Path, nccl: str | None = None, *, made_under:
 
 
 def _chosen(settings: dict[str, BareForwards], path: str, nccl: str | None, made_under: set[str]) -> BareForwards:
-    """The curve of the setting that is named, or of the only one that the runs can be of."""
-    if nccl is None and made_under <= {UNSTATED}:
-        asked, found = "the runs', which state none", list(settings)
-    else:
-        named = made_under if nccl is None else {nccl}
-        asked, found = (
-            ("the runs' " * (nccl is None)) + ", ".join(sorted(named)),
-            [each for each in settings if each in named],
+    """The curve of the setting that is named, or of the one that the runs are of."""
+    if len(made_under) > 1:
+        problem = f"has forwards under one setting each, and the runs are of {', '.join(sorted(made_under))}"
+        raise InputError(
+            [Fault(path, "nccl", problem, "fit the runs of one, and tell the others by 'specsim comm --model'")]
         )
+    runs = next(iter(made_under), UNSTATED)
+    found = (
+        list(settings) if nccl is None and runs == UNSTATED else [each for each in settings if each == (nccl or runs)]
+    )
     if len(found) == 1:
         return settings[found[0]]
-    problem = (
-        f"has forwards of {', '.join(settings)}; {'more than one of these is' if found else 'none of these is'} {asked}"
-    )
+    asked = nccl or (f"the runs' {runs}" if runs != UNSTATED else "stated by the runs")
+    problem = f"has forwards under {', '.join(settings)}, of which none is {asked}"
     raise InputError([Fault(path, "nccl", problem, "name the one that the runs were made under: SETTING=FILE")])
 
 

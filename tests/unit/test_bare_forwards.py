@@ -399,26 +399,62 @@ def test_forwards_over_several_gpus_are_those_of_the_runs_setting(parallel):
     assert load_bare_forwards(parallel, "vllm", made_under={"default"}).times_ms == (3.1,)
 
 
+def test_an_implementation_is_nccl_in_any_case_and_where_it_is_not_stated(parallel):
+    for written in ("NCCL", ""):
+        parallel.write_text(PARALLEL.replace("default,nccl", f"default,{written}"))
+        assert load_bare_forwards(parallel, made_under={"default"}).times_ms == (3.4, 3.9)
+
+
 def test_of_one_setting_forwards_go_under_runs_that_state_none(parallel):
     parallel.write_text("".join(PARALLEL.splitlines(keepends=True)[:3]))
     assert load_bare_forwards(parallel, made_under={"unstated"}).times_ms == (3.4, 3.9)
-    with pytest.raises(InputError, match=r"has forwards of default; none of these is the runs' nop2p"):
+    with pytest.raises(InputError, match=r"has forwards under default, of which none is the runs' nop2p"):
         load_bare_forwards(parallel, made_under={"nop2p"})
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"made_under": {"engine-own"}}, "default, nop2p, vllm; none of these is the runs' engine-own"),
-        ({"made_under": {"default", "nop2p"}}, "more than one of these is the runs' default, nop2p"),
-        ({"made_under": ()}, "more than one of these is the runs', which state none"),
-        ({"nccl": "Ring"}, "none of these is Ring"),
+        ({"made_under": {"engine-own"}}, "under default, nop2p, vllm, of which none is the runs' engine-own"),
+        ({"made_under": ()}, "under default, nop2p, vllm, of which none is stated by the runs"),
+        ({"made_under": {"unstated"}}, "of which none is stated by the runs"),
+        ({"nccl": "Ring"}, "of which none is Ring"),
+        ({"made_under": {"nop2p", "default"}}, "under one setting each, and the runs are of default, nop2p; fit the runs of one"),
+        ({"nccl": "default", "made_under": {"nop2p", "default"}}, "the runs are of default, nop2p"),
     ],
-)
+)  # fmt: skip
 def test_a_table_that_leaves_the_setting_open_says_what_it_has(parallel, asked, said):
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError) as caught:
         load_bare_forwards(parallel, **asked)
-    assert "SETTING=FILE" in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_one_settings_forwards_are_not_put_under_the_runs_of_several(parallel):
+    parallel.write_text("".join(PARALLEL.splitlines(keepends=True)[:3]))
+    with pytest.raises(InputError, match="the runs are of default, nop2p"):
+        load_bare_forwards(parallel, made_under={"default", "nop2p"})
+
+
+def test_runs_that_a_fit_does_not_time_do_not_say_the_setting(tmp_path, parallel, run_cli):
+    """One excluded, one of another setting that has only an accept length."""
+    runs = tmp_path / "runs.csv"
+    rows = [f"default,{batch},,,{3.5 + 0.01 * batch},,\n" for batch in (1, 4, 16, 64)]
+    rows += ["nop2p,1,,,4.0,,a late host\n", "Ring,1,3,4,,2.5,\n"]
+    runs.write_text("nccl,batch_size,num_steps,num_draft_tokens,decode_ms,accept_length,exclude\n" + "".join(rows))
+    record = json.loads(run_cli("fit", runs, "--bare-forwards", parallel, "--json").output)
+    assert record["bare_forwards"]["source"] == f"{parallel}: default over 2 GPUs"
+    assert "NCCL Ring: its runs state no time, so that the model knows nothing of it" in record["notes"]
+
+
+def test_a_file_may_have_an_equals_sign_in_its_name(tmp_path, parallel, run_cli):
+    runs, named = tmp_path / "runs.csv", tmp_path / "vllm=forward.csv"
+    runs.write_text("nccl,batch_size,decode_ms\n" + "".join(f"default,{b},{3.5 + 0.01 * b}\n" for b in (1, 4, 16)))
+    parallel.rename(named)
+    record = json.loads(run_cli("fit", runs, "--bare-forwards", named, "--json").output)
+    assert record["bare_forwards"]["source"] == f"{named}: default over 2 GPUs"
+    for word in (f"={named}", f"{'long' * 100}={named}"):
+        assert "Traceback" not in run_cli("fit", runs, "--bare-forwards", word).output
+    assert run_cli("fit", runs, "--bare-forwards", "x=" + "a" * 400).exit_code == 2
 
 
 def test_the_command_takes_the_runs_setting_or_the_one_that_is_named(tmp_path, parallel, run_cli):
@@ -440,7 +476,12 @@ def test_the_command_takes_the_runs_setting_or_the_one_that_is_named(tmp_path, p
         (("3.9,3.0", "-3.9,3.0"), "row 3, with_ms: '-3.9' is wrong"),
         (("64,524288,3.9,3.0,4.0,3.2,6,True,2", "64,524288,3.9,3.0,4.0,3.2,6,True,4"), "row 3, ranks: is 4, and 2 in default's first row"),
         (("64,524288,3.9,3.0,4.0,3.2,6,True", "64,524288,3.9,3.0,4.0,3.2,6,False"), "row 3, cuda_graph: is False, and True"),
+        (("64,524288,3.9,3.0,4.0,3.2,6,True,2,NVIDIA H200", "64,524288,3.9,3.0,4.0,3.2,6,True,2,A100"), "row 3, hardware: is A100, and NVIDIA H200"),
+        (("NVIDIA H200,2.28.9,harness\nnop2p", "NVIDIA H200,2.27,harness\nnop2p"), "row 3, nccl_version: is 2.27, and 2.28.9"),
+        (("nop2p,nccl,1", "nop2p,vllm,1"), "row 5, nccl: is default, and nop2p in vllm's first row"),
         (("with_ms", "wth_ms"), "header, wth_ms: is not a known column; did you mean 'with_ms'"),
+        (("tokens", "tokns"), "header, tokns: is not a known column; did you mean 'tokens'"),
+        (("nccl,implementation", "ncl,implementation"), "header, ncl: is not a known column; did you mean 'nccl'"),
     ],
 )  # fmt: skip
 def test_faults_of_such_a_table_are_named(parallel, change, said):

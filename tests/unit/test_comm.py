@@ -49,23 +49,71 @@ def test_hosts_are_judged_by_the_bounds_of_whole_steps(run_cli):
     assert verdicts["prior:Ring-Simple"] == "could be default or LL-Ring-SYS"
 
 
+def tables(folder, **settings):
+    """Files by name, each with two messages of every setting in it."""
+    paths = []
+    for name, labels in settings.items():
+        rows = [f"{label},{size},40" for label in labels.split() for size in (1024, 1048576)]
+        paths.append(folder / f"{name}.csv")
+        paths[-1].write_text("\n".join(["nccl,bytes,time_us", *rows]) + "\n", encoding="utf-8")
+    return paths
+
+
+def mixed(run_cli, *arguments):
+    return [
+        note for note in as_json(run_cli("comm", *arguments, *MODEL, "--json"))["notes"] if note.startswith("MIXED")
+    ]
+
+
 def test_medians_over_unlike_tables_are_labelled_where_they_are_compared(run_cli, tmp_path):
-    """Over the same tables, or in one each as nccl-tests writes them, nothing is said."""
-    for name, settings in {"a": ("x", "y", "z"), "b": ("x", "y"), "c": ("w",)}.items():
-        rows = [f"{each},{size},{10 + len(name)}" for each in settings for size in (1024, 1048576)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["nccl,bytes,time_us", *rows]) + "\n", encoding="utf-8")
+    a, b = tables(tmp_path, a="x y z", b="x y")
+    (note,) = mixed(run_cli, a, b)
+    assert f": all-reduces of x are of {a}, {b}, those of z of {a}, so that" in note
+    (note,) = mixed(run_cli, a, b, "--from", "z", "--to", "y")
+    assert f": all-reduces of z are of {a}, those of y of {a}, {b}, so that" in note
+    assert not mixed(run_cli, a, b, "--to", "y")
+    assert not mixed(run_cli, a)
 
-    def mixed(*arguments):
-        notes = as_json(run_cli("comm", *arguments, *MODEL, "--json"))["notes"]
-        return [note for note in notes if note.startswith("MIXED, not like for like: ")]
 
-    a, b, c = (tmp_path / f"{name}.csv" for name in "abc")
-    (note,) = mixed(a, b)
-    assert f": x is of {a}, {b}, z of {a}, so that" in note
-    assert len(mixed(a, b, c)) == 2
-    assert not mixed(a, b, "--to", "y")
-    assert not mixed(a)
-    assert not mixed(a, c, "--from", "x", "--to", "w")
+def test_settings_in_a_file_each_are_no_unlike_medians(run_cli, tmp_path):
+    """As nccl-tests writes them, repeats too; but for one that shares a file with another's repeats."""
+    x, again, y, both = tables(tmp_path, x="x", again="x", y="y", both="y z")
+    assert not mixed(run_cli, x, y)
+    assert not mixed(run_cli, x, again, y)
+    assert len(mixed(run_cli, x, again, both, "--from", "x", "--to", "z")) == 1
+
+
+def test_of_two_places_the_files_of_the_one_that_is_asked_are_told(run_cli, tmp_path):
+    (a, b), head = (tmp_path / "a.csv", tmp_path / "b.csv"), "nccl,bytes,time_us,in_place\n"
+    both = "".join(
+        f"{each},{size},40,{place}\n" for each in "xy" for size in (1024, 2048) for place in ("true", "false")
+    )
+    a.write_text(head + both, encoding="utf-8")
+    b.write_text(head + "x,1024,40,false\nx,2048,40,false\n" + both[len(both) // 2 :], encoding="utf-8")
+    assert not mixed(run_cli, a, b)
+    assert len(mixed(run_cli, a, b, "--in-place")) == 1
+
+
+def test_gathers_over_unlike_tables_are_labelled(run_cli, tmp_path):
+    (table,) = tables(tmp_path, a="x y")
+    gathers = [tmp_path / "g.csv", tmp_path / "h.csv"]
+    for path, labels in zip(gathers, ("xy", "x"), strict=True):
+        rows = [f"{each},{size},20,gather of logits" for each in labels for size in (1024, 1048576)]
+        path.write_text("\n".join(["nccl,bytes,time_us,pattern", *rows]) + "\n", encoding="utf-8")
+    (note,) = mixed(run_cli, table, *gathers, "--vocab-size", 512)
+    assert f"gathers of x are of {gathers[0]}, {gathers[1]}, those of y of {gathers[0]}" in note
+    assert not mixed(run_cli, table, gathers[0], "--vocab-size", 512)
+
+
+def test_a_saved_model_says_what_was_mixed_in_its_settings(run_cli, tmp_path):
+    a, b = tables(tmp_path, a="x y", b="x")
+    runs = [replace(each, nccl="x") for each in phase_runs(Truth(), (2, 4, 6), (1, 2, 8))]
+    fit(runs).model.save(tmp_path / "m.json")
+    more = ("--from", "x", *MODEL, "--model", tmp_path / "m.json", "--save-model", tmp_path / "s.json")
+    assert run_cli("comm", a, b, *more).exit_code == 0
+    assert sum(note.startswith("MIXED") for note in CostModel.load(tmp_path / "s.json").notes) == 1
+    assert run_cli("comm", a, *more).exit_code == 0
+    assert not any(note.startswith("MIXED") for note in CostModel.load(tmp_path / "s.json").notes)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--link", "pcie", "--ranks", 8, *MODEL)])

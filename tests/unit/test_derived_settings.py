@@ -17,7 +17,7 @@ from specsim.errors import ConfigurationError, UnknownSettingError
 from specsim.questions import Asked
 from specsim.report.plots import drawings
 from specsim.sweep import Axes, assumed_law, sweep
-from tests.synthetic import Truth, phase_runs
+from tests.synthetic import Truth, phase_runs, run
 
 TARGET, DRAFT = Shape(10, 1000), Shape(1, 1000)  # 20 and 2 all-reduces of 2,000 bytes a token
 SIZES = (1000.0, 1e6)
@@ -189,6 +189,22 @@ def test_a_table_that_outgrows_the_runs_is_said(model):
         times = predict(moved, SpecConfig(tokens - 1, 1, tokens), Workload(1), 1.0, "fast").times
         assert times.verify_ms == pytest.approx(ms, rel=1e-3)
     assert not any("FALLS" in note for note in model.with_setting(derived()).notes)
+
+
+def test_a_fall_between_two_sizes_is_told_from_its_peak(model):
+    """Under a base whose all-reduces jump at 4 tokens, of 2,000 bytes each, and are flat before and after."""
+    jump = MeasuredCurve(
+        "s", (1000.0, 8000.0, 9000.0, 1e5), (50.0, 50.0, 500.0, 500.0), (50.0, 50.0, 500.0, 500.0), (1,) * 4
+    )
+    steep = fit(phase_runs(replace(Truth(), verify_per_token_ms=0.1), (2, 4, 6), (1, 2, 8))).model
+    (note,) = [n for n in steep.with_setting(replace(derived(), before=jump)).notes if "FALLS" in n]
+    assert re.findall(r"ms at (\d+)", note) == ["4", "5"]
+
+
+def test_a_base_with_baselines_alone_learns_of_a_setting():
+    plain = fit([run(f"{b}", b, None, decode_ms=20.0 + 0.1 * b) for b in (1, 2, 4, 8)]).model
+    moved = plain.with_setting(derived())
+    assert [s.label for s in moved.settings] == ["s", "fast"]
 
 
 def test_a_sweep_flags_what_single_questions_flag(model):

@@ -35,7 +35,7 @@ def test_the_readmes_example_prints_what_it_says():
 def test_the_readme_begins_with_two_commands_that_ci_runs_as_they_stand():
     first, second = blocks("README.md", "bash")[:2]
     assert first.strip().endswith(".venv/bin/specsim break-even")
-    assert second.strip().endswith(".venv/bin/pytest")
+    assert second.strip().endswith(".venv/bin/pytest -n auto --dist loadfile")
     assert all(line.startswith("python3 -m venv .venv && ") for line in (first, second))
     script = (REPO / ".ci" / "run").read_text(encoding="utf-8")
     assert "readme_command 0" in script

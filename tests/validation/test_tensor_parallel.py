@@ -37,15 +37,21 @@ from benchmarks.accuracy_tensor_parallel import (
     again,
     again_length,
     answers,
+    base_fit,
     beyond,
     close,
     curves,
+    falls,
     few_scatters,
-    forwards_for,
+    forwards_of,
+    half_widths,
     having_measured,
+    held,
     larger_ms,
     lateness,
+    left_out,
     loads_told,
+    others,
     outside_intervals,
     parts_of,
     places,
@@ -55,14 +61,15 @@ from benchmarks.accuracy_tensor_parallel import (
     standing_out,
     steady_answers,
     told,
+    variants,
     within,
 )
 from calibration.allreduce import in_a_forward
 from calibration.shapes import read_shape
-from specsim import load_bare_forwards
 from specsim.cost.allreduce import measured_curve
 from specsim.cost.derived import ACROSS, ALONE, IN_FORWARDS, DerivedSetting
 from specsim.cost.step_change import Shape
+from specsim.quantities import LEVEL
 
 ONE_MACHINE = tuple(part for part in parts_of("h200x2d") if part[1] != OWN)
 OF_NCCL = tuple(part for part in PROMPT if part[1] != OWN)
@@ -177,15 +184,45 @@ def test_break_even_lengths_of_settings_that_were_never_run():
     assert max(errors) < 0.09
 
 
-def test_over_forwards_a_fit_tells_more_lengths_and_its_intervals_hold_them_all():
-    """Found: 51 of 62 within 0.05 tokens, by the fit alone 44; at most 0.11 off, by the fit alone 0.26."""
+def test_over_forwards_a_fit_tells_more_lengths_but_without_peer_access():
+    """Found: 53 of 62 within 0.05 tokens and at most 0.10 off, by the fit alone 44 and 0.26."""
+    kinds = (("Ring-LL", "Ring-Simple"), (OWN,), ("nop2p",))
+    by_kind = {by: [close(by, parts_of(*kind), steady=True) for kind in kinds] for by in (FIT, OVER)}
+    assert by_kind == {FIT: [(21, 27), (8, 14), (15, 21)], OVER: [(27, 27), (10, 14), (16, 21)]}
     found = steady_answers()
-    assert (close(FIT, PROMPT, steady=True), close(OVER, PROMPT, steady=True)) == ((44, 62), (51, 62))
-    assert [sum(each.holds(by) for each in found) for by in (FIT, OVER)] == [58, 62]
-    assert max(each.off(OVER) for each in found) < 0.12 < max(each.off(FIT) for each in found)
-    assert max(found, key=lambda each: each.off(FIT)) in answers("h200x2j", OWN)
-    widths = {by: np.median([np.ptp(each.fits[by].interval) for each in found]) for by in (FIT, OVER)}
-    assert widths[OVER] < 0.8 * widths[FIT]
+    assert max(each.off(OVER) for each in found) < 0.11 < max(each.off(FIT) for each in found)
+    assert close(OVER, OF_NCCL) == (47, 56)
+    assert [sum(abs(place.error) <= TOKENS for place in places(by)) for by in (FIT, OVER)] == [22, 29]
+
+
+def test_intervals_over_forwards_hold_all_steady_lengths_and_are_wider_than_the_aim():
+    assert LEVEL == 0.90
+    assert [sum(each.holds(by) for each in steady_answers()) for by in (FIT, OVER)] == [58, 62]
+    assert [held(by, PROMPT) for by in (FIT, OVER)] == [(69, 76), (73, 76)]
+    assert held(OVER, OF_LATE) == (14, 16)
+    assert half_widths(OVER)[0] > TOKENS
+    assert np.median(half_widths(OVER)) < 0.8 * np.median(half_widths(FIT))
+    assert 50 <= variants()["exact_held"] < 60  # without what eq. 17 is allowed to miss
+
+
+def test_one_late_load_is_an_outlier_over_forwards_and_makes_the_largest_error_of_the_fit():
+    assert [(file, run.id) for file in SERVED for run in left_out(file)] == [
+        ("h200x2j", "6 draft tokens default 1x128")
+    ]
+    assert not any(base_fit(file).outliers for file in SERVED)
+    assert max(steady_answers(), key=lambda each: each.off(FIT)) in answers("h200x2j", OWN)
+    found = variants()
+    assert found["cleared"] == 46
+    assert found["cleared_most"] < 0.11
+
+
+def test_forwards_of_one_machine_tell_about_as_many_lengths():
+    assert 50 <= variants()["one_least"] <= variants()["one_most"] <= 51
+
+
+def test_fits_are_lines_over_the_base_or_its_forwards():
+    for file in SERVED:
+        assert {base_fit(file, over).model.form for over in ((), others(file))} == {"line"}
 
 
 def test_over_forwards_two_places_are_told_by_more_than_the_aim():
@@ -194,18 +231,20 @@ def test_over_forwards_two_places_are_told_by_more_than_the_aim():
     assert max(abs(place.error) for place in missed) < 0.08
 
 
-def test_forwards_are_of_other_machines_than_the_servers():
-    times = {
-        file: dict(zip(curve.tokens, curve.raw_ms, strict=True))
-        for file, curve in ((f, forwards_for(f)) for f in SERVED)
-    }
-    assert all(times[file][384] for file in ("h200x2d", "h200x2e", "h200x2"))
-    assert 384 not in times["h200x2j"]  # only that machine's were timed there
-    assert 384 not in times["h200x2j_again"]
-    alone = [load_bare_forwards(HARNESS / f"{machine}_forward_llama-3.1-8b.csv", BASE) for machine in FORWARDS]
-    ones = [dict(zip(curve.tokens, curve.raw_ms, strict=True))[1] for curve in alone]
-    assert times["h200x2"][1] == np.median(ones)
-    assert times["h200x2g"][1] == np.median([ms for ms, machine in zip(ones, FORWARDS, strict=True) if machine != LATE])
+def test_forwards_are_medians_over_other_machines_than_the_servers():
+    assert others("h200x2j_again") == others("h200x2j") == ("h200x2d", "h200x2e", "h200x2g")
+    assert others("h200x2") == FORWARDS
+    alone = {machine: forwards_of((machine,)) for machine in FORWARDS}
+    for file in SERVED:
+        found = forwards_of(others(file))
+        for tokens, ms in zip(found.tokens, found.raw_ms, strict=True):
+            each = [alone[m].raw_ms[alone[m].tokens.index(tokens)] for m in others(file) if tokens in alone[m].tokens]
+            assert ms == np.median(each)
+    assert 384 not in forwards_of(others("h200x2j")).tokens  # only that machine's were timed there
+
+
+def test_over_forwards_a_fit_warns_where_tables_of_unlike_sizes_make_verify_fall():
+    assert [file for file in SERVED if falls(file)] == ["h200x2d", "h200x2e", "h200x2", "h200x2g"]
 
 
 def test_over_machines_break_even_lengths_are_told_within_the_aim_at_all_places_but_one():

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from specsim.cost.bare_forwards import BareForwards
 from specsim.errors import Fault, InputError, first_of
@@ -17,7 +17,14 @@ from specsim.runs.formats.checked_csv import checked_rows
 from specsim.runs.schema import Text
 
 Milliseconds = Annotated[float, Field(ge=1e-6, le=1e9)]
-_ALIKE = ("ranks", "hardware", "nccl_version", "cuda_graph")  # what forwards of a setting are all made under
+_ALIKE = (
+    "nccl",
+    "implementation",
+    "ranks",
+    "hardware",
+    "nccl_version",
+    "cuda_graph",
+)  # what a setting's forwards are all made under
 
 
 class BareForwardForm(BaseModel):
@@ -37,7 +44,7 @@ class ParallelForwardForm(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
 
     nccl: Annotated[str, Field(min_length=1)]
-    implementation: Text = None
+    implementation: Annotated[str, Field(min_length=1)] = NCCL
     tokens: Annotated[int, Field(ge=1, le=10**7)]
     bytes: int | None = None
     with_ms: Milliseconds
@@ -54,20 +61,26 @@ class ParallelForwardForm(BaseModel):
     source: Text = None
     note: Text = None
 
+    @field_validator("implementation")
+    @classmethod
+    def _nccl_in_any_case(cls, stated: str) -> str:
+        return NCCL if stated.lower() == NCCL else stated
+
     @property
     def name(self) -> str:
         """The NCCL setting, or the implementation where it is another, as in a table of all-reduces."""
-        return self.nccl if (self.implementation or NCCL).lower() == NCCL else str(self.implementation)
+        return self.nccl if self.implementation == NCCL else self.implementation
 
 
 def is_bare_table(text: str) -> bool:
-    """Whether a text is such a table, and not run files: its header has a column of tokens."""
+    """Whether a text is a table of tokens and ms, and not run files: its header has a column of tokens."""
     return "tokens" in _header(text)
 
 
 def is_table_by_setting(text: str) -> bool:
-    """Whether a text is such a table of forwards over several GPUs, by NCCL setting and implementation."""
-    return is_bare_table(text) and not {"nccl", "with_ms"}.isdisjoint(_header(text))
+    """Whether a text is a table of forwards over several GPUs, by NCCL setting and implementation."""
+    columns = set(_header(text))
+    return "with_ms" in columns or {"nccl", "tokens"} <= columns
 
 
 def parse_bare_forwards(text: str, name: str) -> BareForwards:
@@ -99,7 +112,10 @@ def _unlike(where: str, row: ParallelForwardForm, first: ParallelForwardForm) ->
 
 
 def _header(text: str) -> list[str]:
-    return [column.strip() for column in next(csv.reader(io.StringIO(text.lstrip())), [])]
+    try:
+        return [column.strip() for column in next(csv.reader(io.StringIO(text.lstrip())), [])]
+    except csv.Error:
+        return []
 
 
 def _curve(source: str, rows: list[ParallelForwardForm]) -> BareForwards:
