@@ -18,6 +18,7 @@ from benchmarks import (
     accuracy_bare,
     accuracy_break_even,
     accuracy_cost,
+    accuracy_cycles,
     accuracy_peers,
     accuracy_phases,
     accuracy_serving,
@@ -288,6 +289,17 @@ the difference is paid once for each, within {waits_off:.0%}:
 At 64 requests with drafts about a quarter of it is not seen, where power limits the clock: it rises with the wait, from {short_mhz} to
 {long_mhz} MHz with 3 drafts and from {short_mhz_5} to {long_mhz_5} with 5 (`h200_waits_clocks.csv`; that the one is why the other is, is an inference).
 
+Much of what is missed without peer access lies in what the harness had between those forwards: drafts as wide as the verify, and a short gather. On `h200x2m` it ran whole cycles instead (the
+target's logits gathered, one draft forward as wide as the verify, the others of a token a request; `python -m benchmarks.drafting_cycles`, three starts of the default and two without peer access), and vLLM's phases were read on the same
+GPUs (four servers, one start, as above). What verify and draft forwards take more without peer access [ms]:
+
+{cycles}
+
+Servers' verifies change by {cycled_verify_least:+.2f} to {cycled_verify_most:+.2f} ms more than in whole cycles (mean {cycled_verify_mean:+.2f}), by {eq_verify_least:+.2f} to {eq_verify_most:+.2f} ms more than by eq. 17 (mean {eq_verify_mean:+.2f}). It is not the
+number of drafts: in whole cycles of 3 that is {wide_3_least:.2f} to {wide_3_most:.2f} ms more than between three wide drafts, in those of 5 {wide_5_least:.2f} to {wide_5_most:.2f}. Draft forwards change by up to {cycled_drafts_most:.2f} ms more than in whole cycles where vLLM runs those of one to four requests in graphs of four or six tokens, which the harness does not. The harness has whole cycles about its forwards since
+(`allreduce --model`); eq. 17 goes by the former all the same on this page. By tables so made on two more machines (`h200x2n`, `h200x2o`) {whole_own_within} of {whole_own_of} lengths of the engine's own are told within 0.05 tokens by moved
+runs ({beside_own_within} by the former) and {whole_nop2p_within} of {whole_nop2p_of} without peer access ({beside_nop2p_within}); at their {whole_places} places the median over machines is off by {whole_worst:.3f} at most, by the former by {beside_worst:.3f}. Tables of single machines, of the former kind, differ by as much (below).
+
 ### Break-even lengths over two GPUs
 
 L* within 0.05 tokens is the aim. The first table has the {steady_close_of} lengths behind which no load stands out, without those of `h200x2g`. "Moved runs" are the default's own runs at the very drafts and
@@ -320,7 +332,7 @@ Where no load stands out {steady_close_within} of {steady_close_of} are, by move
 
 By moved runs the median over machines is within 0.05 tokens at {several_within} of the {several_of} places that were served on two machines or more; of the {lone_of} others {lone_within} are. The one missed so is {worst}, {worst_error:+.3f}:
 three of its four starts agree within 0.02, and the model is short of them, though its message of 96 tokens is in the tables. Changes of 5 drafts are told too small in every file without peer access, those of 3 are not (above); by the phases of
-`h200x2f` {short_verify_least:.0%} to {short_verify_most:.0%} of that lies in verify's all-reduces and {short_drafts_least:.0%} to {short_drafts_most:.0%} in the draft forwards. The harness has three drafts beside its forwards; whether five would tell it was not tried. All other single misses so are of `h200x2e` at 64 requests: one of the engine's own, and two without peer
+`h200x2f` {short_verify_least:.0%} to {short_verify_most:.0%} of that lies in verify's all-reduces and {short_drafts_least:.0%} to {short_drafts_most:.0%} in the draft forwards. On `h200x2m`, whose servers are not in these counts, it is told {fifth_start:.3f} too short, and by whole cycles verify's part of it is told (above). All other single misses so are of `h200x2e` at 64 requests: one of the engine's own, and two without peer
 access, where its lengths lie below the other machines' by more than those differ.
 
 How well loads repeat themselves: in two starts on `h200x2j` those of fewer than {many} requests that do not stand out differ by up to {again_default:.1%} under the default and {again_nop2p:.1%} without peer access, and an L* by up to {again_length:.2f} tokens ({again_where}). Tok/s of
@@ -474,6 +486,7 @@ def _over_two_gpus() -> dict[str, object]:
         "larger": page.larger_table(),
         "beside": accuracy_allreduce.beside_table(),
         **_waits_and_phases(),
+        **_whole_cycles(),
         "alone_nccl": page.within(page.ALONE, of_nccl)[0],
         **{f"own_{key}": page.within(name, page.parts_of(page.OWN))[0]
            for key, name in {"alone": page.ALONE, "warm": "after a cold product", "table": "back to back"}.items()},
@@ -526,6 +539,32 @@ def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
         for name, pair in found.items()
         for what, each in zip(("within", "of"), pair, strict=True)
     }
+
+
+def _whole_cycles() -> dict[str, object]:
+    """What is said of the harness's whole cycles."""
+    page, found = accuracy_tensor_parallel, accuracy_cycles.short
+    parts = {"own": page.parts_of(page.OWN), "nop2p": page.parts_of("nop2p")}
+    places = {
+        name: page.places(page.MOVED, name, (*parts["own"], *parts["nop2p"])) for name in (page.WHOLE, page.BESIDE)
+    }
+    close = {(what, of): page.close(page.MOVED, parts[of], True, name)
+             for what, name in (("whole", page.WHOLE), ("beside", page.BESIDE)) for of in parts}  # fmt: skip
+    (fifth,) = [each for each in page.answers(accuracy_cycles.MACHINE, "nop2p")
+                if (each.run.spec.num_draft_tokens, each.run.workload.batch_size) == (6, 16)]  # fmt: skip
+    return {
+        "cycles": accuracy_cycles.table(),
+        **{f"{by}_{of}_{what}": value
+           for by, how in (("cycled", "cycled"), ("eq", "by_eq_17")) for of in ("verify", "drafts")
+           for what, value in zip(("least", "most", "mean"), (found(of, how)[0], found(of, how)[-1], np.mean(found(of, how))), strict=True)},
+        **{f"{what}_{of}_{part}": count for (what, of), pair in close.items() for part, count in zip(("within", "of"), pair, strict=True)},
+        **{f"wide_{drafts}_{what}": value for drafts in (3, 5)
+           for what, value in zip(("least", "most"), accuracy_cycles.over_wide(drafts), strict=True)},
+        "whole_places": len(places[page.WHOLE]),
+        "whole_worst": max(abs(place.error) for place in places[page.WHOLE]),
+        "beside_worst": max(abs(place.error) for place in places[page.BESIDE]),
+        "fifth_start": fifth.length - fifth.length_moved,
+    }  # fmt: skip
 
 
 def _fits() -> dict[str, object]:

@@ -60,7 +60,10 @@ def _read(path: Path, nccl: str) -> Forwards:
 DRAFTED, STARTED = ("h200x2g", "h200x2j"), "h200x2k"
 """Machines whose all-reduces in a forward were measured between a drafter's graphs, too; and one where those alone were, in five starts."""
 
-GATHERS = {TABLES_OF: "h200x2f_gather.csv", **{machine: f"{machine}_gather.csv" for machine in DRAFTED}}
+CYCLED = ("h200x2n", "h200x2o")
+"""Machines on which the harness had whole cycles about its forwards: before, drafts as wide as the verify, and short gathers."""
+
+GATHERS = {TABLES_OF: "h200x2f_gather.csv", **{machine: f"{machine}_gather.csv" for machine in (*DRAFTED, *CYCLED)}}
 """Gathers of logits by setting: those of the first of these are another machine's, of the one of five starts there are none."""
 
 

@@ -11,7 +11,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from benchmarks.accuracy_allreduce import DRAFTED, HARNESS, STARTED, TABLES_OF, harness_curves
+from benchmarks.accuracy_allreduce import CYCLED, DRAFTED, HARNESS, STARTED, TABLES_OF, harness_curves
 from benchmarks.accuracy_allreduce import TABLES as ALL_REDUCES
 from benchmarks.held_out import scatters, span, time_ms, whole
 from specsim import BareForwards, CostModel, Run, break_even, evaluate, fit, load_bare_forwards, load_runs
@@ -103,15 +103,20 @@ BY_ONE = {f"beside drafts on {machine} alone": machine for machine in DRAFTED}
 """The same of one machine, which may be the servers' own."""
 
 
+WHOLE = "in whole cycles"
+"""The same on the machines where whole cycles were about the forwards."""
+
+
 def curves(name: str, nccl: str, file: str = "") -> tuple[MeasuredCurve, MeasuredCurve]:
     """The all-reduces of the base and of a setting, where drafts were beside them if the setting was measured so.
 
     Medians over the machines that have both, for what machines differ by is no change of a setting; the servers' own is left out
     where there is another.
     """
-    drafting = name == BESIDE or name in BY_ONE
+    drafting = name in (BESIDE, WHOLE, *BY_ONE)
     table = ALL_REDUCES[ALONE if drafting else name]
-    having = (BY_ONE[name],) if name in BY_ONE else having_measured(table, nccl, file.removesuffix("_again"))
+    stated = CYCLED if name == WHOLE else (BY_ONE[name],) if name in BY_ONE else ()
+    having = stated or having_measured(table, nccl, file.removesuffix("_again"))
     known = harness_curves(table, gathers=True, machines=having)
     before, after = known[BASE], known[CURVES.get(nccl, nccl)]
     return (before, after) if drafting else (replace(before, drafting=None), replace(after, drafting=None))
@@ -125,8 +130,11 @@ def having_measured(table: str, nccl: str, own: str) -> tuple[str, ...]:
 
 
 def known_by(name: str, nccl: str) -> bool:
-    """Whether a table has a setting: that of one machine alone has what it was measured under."""
-    return name not in BY_ONE or CURVES.get(nccl, nccl) in harness_curves(ALL_REDUCES[ALONE], machines=(BY_ONE[name],))
+    """Whether a table has a setting: that of stated machines has what it was measured under."""
+    machines = CYCLED if name == WHOLE else (BY_ONE.get(name, ""),)
+    return name not in (WHOLE, *BY_ONE) or CURVES.get(nccl, nccl) in harness_curves(
+        ALL_REDUCES[ALONE], machines=machines
+    )
 
 
 def moved(name: str, nccl: str, file: str = "") -> DerivedSetting:
@@ -522,11 +530,11 @@ class Place:
 
 
 @cache
-def places(by: str = MOVED) -> tuple[Place, ...]:
-    """Every place of the steady lengths of PROMPT, as they are told."""
+def places(by: str = MOVED, name: str = BESIDE, parts: tuple[tuple[str, str], ...] = PROMPT) -> tuple[Place, ...]:
+    """Every place of the steady lengths of PROMPT, or of parts of it, as they are told by a table."""
     found: dict[tuple[str, int, int], list[tuple[str, Answer]]] = {}
-    for file, nccl in PROMPT:
-        for each in answers(file, nccl):
+    for file, nccl in parts:
+        for each in answers(file, nccl, name):
             if each.steady:
                 found.setdefault((nccl, *_place(each.run)), []).append((file, each))
     return tuple(

@@ -9,7 +9,7 @@ import argparse
 import csv
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -42,12 +42,13 @@ def start_in_turn(shape: ModelShape, output: Path, seconds: float, command: str)
             if time.monotonic() > end:
                 return
             rows = measured(work, Way(NCCL, nccl))
-            _append(output, ("start", *COLUMNS["forward"]), ({"start": start, **row} for row in rows))
-            _append(beside, COLUMNS["allreduce"], in_a_forward(rows, shape))
+            append(output, ("start", *COLUMNS["forward"]), ({"start": start, **row} for row in rows))
+            append(beside, COLUMNS["allreduce"], in_a_forward(rows, shape))
             print(f"start {start} of {nccl}: {end - time.monotonic():.0f} s left", file=sys.stderr)
 
 
-def _append(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
+def append(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """Put rows on disk behind those that are there."""
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
@@ -56,13 +57,16 @@ def _append(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
         writer.writerows(rows)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Read what is asked; exit code 2 where it cannot be measured."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.allreduce_starts", description=(__doc__ or "").split("\n")[0]
-    )
+def main(
+    arguments: Sequence[str] | None = None,
+    start: Callable[[ModelShape, Path, float, str], None] = start_in_turn,
+    name: str = "allreduce_starts",
+    doc: str | None = __doc__,
+) -> None:
+    """Read what is asked, and start; exit code 2 where it cannot be measured."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=(doc or "").split("\n")[0])
     parser.add_argument("model", type=Path, help="a Hugging Face config.json, or the folder that holds it")
-    parser.add_argument("output", type=Path, help="a CSV that is not there yet; what all-reduces took goes beside it")
+    parser.add_argument("output", type=Path, help="a CSV that is not there yet; what goes with it is put beside it")
     parser.add_argument("seconds", type=float, help="no start begins after so long")
     given = parser.parse_args(arguments)
     try:
@@ -71,8 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         machine = Machine.here()
         if not machine.on_gpu or machine.count < RANKS:
             parser.error(f"this takes {RANKS} GPUs, and none or fewer are here")
-        command = f"{parser.prog} {given.model.name} {given.output.name} {given.seconds:g}"
-        start_in_turn(shape, given.output, given.seconds, command)
+        start(
+            shape,
+            given.output,
+            given.seconds,
+            f"{parser.prog} {given.model.name} {given.output.name} {given.seconds:g}",
+        )
     except ImportError:
         parser.error("torch is not installed: pip install torch, in a build for this machine's GPUs")
     except (SpecsimError, OSError) as error:

@@ -95,7 +95,10 @@ def ways(implementations: Iterable[str], settings: Iterable[str]) -> list[Way]:
 
 @dataclass(frozen=True)
 class Work:
-    """What the processes of one way do: `kind` allreduce, gather or forward, over how many ranks; `command` is what was called."""
+    """What the processes of one way do: `kind` allreduce, gather, forward or cycle (by drafts and requests), over how many ranks.
+
+    `command` is what was called.
+    """
 
     kind: str
     ranks: int
@@ -104,6 +107,7 @@ class Work:
     shape: ModelShape | None = None
     graphs: Sequence[bool] = (True, False)
     gathered: Sequence[int] = GATHERED
+    cycles: Sequence[tuple[int, int]] = ()
     seed: int = 0
     command: str = ""
 
@@ -203,7 +207,7 @@ class Table:
         """Whether a way is in it, with all that is measured of it now."""
         needed = _NEEDED & set(self.columns)
         own = [row for row in self.rows if Way.of(row) == way]
-        return any(all(row.get(name) for name in needed) and not row.get(_ONCE) for row in own)
+        return any(all(row.get(name) for name in needed) for row in own)
 
     def add(self, way: Way, rows: Iterable[Row]) -> None:
         """Put a way's rows on disk, in place of those it has of it: the whole table beside the old, then over it."""
@@ -217,10 +221,8 @@ class Table:
         beside.replace(self.path)
 
 
-_NEEDED = {"drafting_ms", "launch_us"}
-"""Columns that tables of before lack: a way without them is measured again."""
-_ONCE = "drafting_without_ms"
-"""A column that such tables had for a while: all-reduces between drafts were told by it, and such a way is measured again."""
+_NEEDED = {"drafting_ms", "narrow_ms", "launch_us"}
+"""Columns that tables of before lack, whose forwards ran alone or between wide drafts only: a way without them is measured again."""
 
 _SHARED = ("ranks", "hardware", "nccl_version", "source")
 COLUMNS = {
@@ -233,6 +235,8 @@ COLUMNS = {
         "with_ms",
         "without_ms",
         "drafting_ms",
+        "wide_ms",
+        "narrow_ms",
         "launch_us",
         "spread_us",
         "drafting_spread_us",

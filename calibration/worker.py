@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from calibration.allreduce import FAILED, PATTERNS, Way, Work
 from calibration.decoder import Decoder
-from calibration.drafting import CONTEXT, REQUESTS, Drafting
+from calibration.drafting import CONTEXT, DRAFTS, LAUNCHES, REQUESTS, Drafting
 from calibration.machine import Machine, Timing, read_links
 from calibration.reducers import Reducer, checked, reducer
 from specsim.runs.allreduce import GATHER
@@ -40,7 +40,7 @@ def main() -> None:
     reduce = reducer(way.implementation, machine, max(map(math.prod, shapes)))
     checked(reduce, machine, True in work.graphs, (shapes[0], shapes[-1]))
     shared = _provenance(machine, work, way, reduce)
-    kinds = {"forward": _forwards, "gather": _gathers, "allreduce": _all_reduces}
+    kinds = {"forward": _forwards, "gather": _gathers, "allreduce": _all_reduces, "cycle": _cycles}
     for row in kinds[work.kind](machine, work, reduce):
         if rank == 0:
             _say({**shared, **row})
@@ -73,6 +73,9 @@ def _provenance(machine: Machine, work: Work, way: Way, reduce: Reducer) -> dict
 
 def _message_shapes(machine: Machine, work: Work) -> list[tuple[int, ...]]:
     """The messages that the work sends, small ones first: elements, or tokens × hidden size in forwards."""
+    if work.kind == "cycle":
+        assert work.shape is not None
+        return [((drafts + 1) * requests, work.shape.hidden_size) for drafts, requests in work.cycles]
     if work.kind == "forward":
         assert work.shape is not None
         return [(tokens, work.shape.hidden_size) for tokens in sorted(work.tokens)]
@@ -164,16 +167,41 @@ def _forwards(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict[st
                 replays[name] = machine.capture(forward, True, reduce.capturing)
             dist.barrier()
             took = {name: machine.timed(replay, 4 * _REPEATS) for name, replay in replays.items()}
-            beside, launch_us = drafting.around(replays["with_ms"], tokens, 4 * _REPEATS)
+            requests = max(1, tokens // (DRAFTS + 1))
+            parts = drafting.cycle(replays["with_ms"], tokens, requests, DRAFTS, 4 * _REPEATS)
         yield {
             "tokens": tokens,
             **{name: round(timing.median_ms, 4) for name, timing in took.items()},
-            "drafting_ms": round(beside.median_ms, 4),
-            "launch_us": round(launch_us, 3),
+            "drafting_ms": round(parts["verify"].median_ms, 4),
+            **{f"{name}_ms": round(parts[name].median_ms, 4) for name in ("wide", "narrow")},
+            "launch_us": round(1000.0 * parts["launches"].median_ms / LAUNCHES, 3),
             "bytes": tokens * work.shape.hidden_size * hidden.element_size(),
             "cuda_graph": machine.on_gpu,
             "spread_us": _off_us(*took.values()),
-            "drafting_spread_us": _off_us(beside, took["without_ms"]),
+            "drafting_spread_us": _off_us(parts["verify"], took["without_ms"]),
+        }
+
+
+def _cycles(machine: Machine, work: Work, reduce: Reducer) -> Iterator[dict[str, Any]]:
+    """Whole cycles of a number of drafts and requests, by their parts, and the verify alone."""
+    assert work.shape is not None
+    model = Decoder.random(work.shape.split(work.ranks), machine, work.seed)
+    drafting = Drafting.of(work.shape, machine, reduce, work.ranks, work.seed)
+    for drafts, requests in work.cycles:
+        tokens = requests * (drafts + 1)
+        with torch.inference_mode():
+            cache, hidden = model.cache(REQUESTS, CONTEXT, tokens, work.seed), model.inputs(tokens, 1, work.seed)[0]
+            forward = partial(model.forward, hidden, cache, REQUESTS, reduce=reduce.total)
+            replay = machine.capture(forward, True, reduce.capturing)
+            dist.barrier()
+            alone = machine.timed(replay, 4 * _REPEATS)
+            parts = drafting.cycle(replay, tokens, requests, drafts, 4 * _REPEATS)
+        yield {
+            "drafts": drafts,
+            "batch_size": requests,
+            "alone_ms": round(alone.median_ms, 4),
+            **{f"{name}_ms": round(timing.median_ms, 4) for name, timing in parts.items()},
+            "cuda_graph": machine.on_gpu,
         }
 
 

@@ -197,7 +197,7 @@ def test_a_table_grows_by_settings_and_implementations_and_reads_back(tmp_path):
 
 
 FORWARD = {"nccl": "default", "implementation": "nccl", "tokens": 1, "with_ms": 2.0, "without_ms": 1.0, "drafting_ms": 2.1,
-           "launch_us": 3.0}  # fmt: skip
+           "narrow_ms": 0.2, "launch_us": 3.0}  # fmt: skip
 
 
 def test_what_forwards_are_written_with_is_what_a_fit_reads():
@@ -217,7 +217,7 @@ def test_forwards_of_before_drafts_were_beside_them_are_measured_again(tmp_path)
     assert not again.has(Way("nccl", "Tree"))
 
 
-def test_forwards_that_were_told_by_others_between_drafts_are_measured_again_and_columns_of_a_file_stay(tmp_path):
+def test_forwards_of_before_drafts_were_narrow_are_measured_again_and_columns_of_a_file_stay(tmp_path):
     path = tmp_path / "t-forward.csv"
     text = (
         "nccl,implementation,tokens,with_ms,without_ms,drafting_ms,launch_us,drafting_without_ms\n"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import allreduce_starts
+from benchmarks import allreduce_starts, drafting_cycles
 from benchmarks.allreduce_starts import SETTINGS, main, start_in_turn
 from calibration.shapes import read_shape
 from specsim.errors import SpecsimError
@@ -91,3 +91,26 @@ def test_it_takes_two_gpus_and_torch(started, here, word, monkeypatch, capsys):
     assert ended.value.code == 2
     assert word in capsys.readouterr().err
     assert found == []
+
+
+def test_cycles_too_are_on_disk_start_by_start_and_nothing_is_written_over(tmp_path, monkeypatch):
+    path, found = tmp_path / "cycles.csv", []
+
+    def measured(work, way):
+        found.append((work.kind, work.cycles == drafting_cycles.CYCLES, way.nccl))
+        if len(found) > 3:
+            raise SpecsimError("lost")
+        return [{"nccl": way.nccl, "drafts": 3, "batch_size": 1, "verify_ms": 4.0, "else": 1}]
+
+    monkeypatch.setattr(drafting_cycles, "measured", measured)
+    with pytest.raises(SpecsimError, match="lost"):
+        drafting_cycles.cycles_in_turn(read_shape(MODEL), path, 60, "a command")
+    assert found == [("cycle", True, nccl) for nccl in ("default", "nop2p", "default", "nop2p")]
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    assert [(row["start"], row["nccl"], row["verify_ms"]) for row in rows] == [
+        ("1", "default", "4.0"), ("1", "nop2p", "4.0"), ("2", "default", "4.0")
+    ]  # fmt: skip
+    with pytest.raises(SpecsimError, match="is there already"):
+        drafting_cycles.cycles_in_turn(read_shape(MODEL), path, 60, "a command")
+    drafting_cycles.cycles_in_turn(read_shape(MODEL), tmp_path / "none.csv", -1, "a command")
+    assert not (tmp_path / "none.csv").exists()

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from calibration.__main__ import group
-from calibration.allreduce import Way, Work, measured
-from calibration.shapes import ModelShape
+from calibration.allreduce import COLUMNS, Way, Work, measured
+from calibration.shapes import ModelShape, read_shape
 from specsim import CostModel, fit, load_runs
 from specsim.errors import SpecsimError
 from specsim.runs.allreduce_files import load_allreduce
@@ -40,7 +40,6 @@ def model(request, tmp_path):
 def decoder(model):
     from calibration.decoder import Decoder
     from calibration.machine import Machine
-    from calibration.shapes import read_shape
 
     return Decoder.random(read_shape(model), Machine("cpu"), 0)
 
@@ -224,6 +223,17 @@ def test_allreduce_over_processes(tmp_path, monkeypatch):
     (beside,) = load_allreduce([(None, out), (None, tmp_path / "table-gather.csv")]).settings()
     assert beside.curve.gather.sizes == (16384.0, 65536.0)
     assert setting.curve.gather is None
+
+
+def test_a_cycle_over_two_ranks_is_told_by_its_parts(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY), encoding="utf-8")
+    work = Work("cycle", 2, cycles=((1, 2), (3, 1)), shape=read_shape(path), graphs=(True,))
+    rows = measured(work, Way("nccl"))
+    assert [(row["drafts"], row["batch_size"], "narrow_ms" in row) for row in rows] == [(1, 2, False), (3, 1, True)]
+    assert all(row[f"{part}_ms"] > 0 for row in rows for part in ("alone", "verify", "gather", "launches", "wide"))
+    forwards = measured(Work("forward", 2, tokens=(4,), shape=read_shape(path)), Way("nccl"))
+    assert all(row[name] > 0 for row in forwards for name in COLUMNS["forward"] if name.endswith("_ms"))
 
 
 def test_an_implementation_that_ends_early_says_why_in_its_own_words():

@@ -51,6 +51,8 @@ class ParallelForwardForm(BaseModel):
     without_ms: float | None = None
     drafting_ms: float | None = None
     drafting_without_ms: float | None = None
+    wide_ms: float | None = None
+    narrow_ms: float | None = None
     launch_us: float | None = None
     spread_us: float | None = None
     drafting_spread_us: float | None = None

@@ -1,0 +1,108 @@
+"""Cycles without peer access: a server's phases, beside whole cycles of the harness on the same GPUs and eq. 17, as a markdown table.
+
+Run: python -m benchmarks.accuracy_cycles
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from benchmarks.accuracy_allreduce import HARNESS
+from benchmarks.accuracy_phases import told
+from benchmarks.accuracy_tensor_parallel import BASE
+
+MACHINE, SETTING = "h200x2m", "nop2p"
+CASES = ((3, 1), (3, 4), (3, 64), (5, 1), (5, 4), (5, 16), (5, 64))
+"""Drafts and requests of which both servers' phases were told (of 3 at 16 there were too few cycles)."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What verify and the draft forwards of a cycle take more without peer access [ms]."""
+
+    verify: float
+    drafts: float
+
+    @property
+    def both(self) -> float:
+        """Their sum."""
+        return self.verify + self.drafts
+
+
+@cache
+def _rows(name: str) -> tuple[dict[str, str], ...]:
+    with (HARNESS / f"{MACHINE}_{name}.csv").open(encoding="utf-8") as lines:
+        return tuple(csv.DictReader(lines))
+
+
+def _of(name: str, drafts: int, batch: int, nccl: str) -> list[dict[str, str]]:
+    wanted = (nccl, str(drafts), str(batch))
+    return [row for row in _rows(name) if (row["nccl"], row["drafts"], row["batch_size"]) == wanted]
+
+
+def served(drafts: int, batch: int) -> Change:
+    """By a server's phases, medians, each of the rank where it is less: the other waits in it."""
+
+    def more(phase: str) -> float:
+        took = {
+            nccl: min(float(row["median_us"]) for row in _of("phases", drafts, batch, nccl) if row["phase"] == phase)
+            for nccl in (BASE, SETTING)
+        }
+        return (took[SETTING] - took[BASE]) / 1000.0
+
+    return Change(more("verify graph"), more("wide draft graph") + (drafts - 1) * more("narrow draft graph"))
+
+
+def _harness(part: str, drafts: int, batch: int) -> float:
+    """By the harness, medians over starts."""
+    took = {
+        nccl: np.median([float(row[f"{part}_ms"]) for row in _of("cycles", drafts, batch, nccl)])
+        for nccl in (BASE, SETTING)
+    }
+    return float(took[SETTING] - took[BASE])
+
+
+def cycled(drafts: int, batch: int) -> Change:
+    """By the harness's whole cycles."""
+    narrow = _harness("narrow", drafts, batch)
+    return Change(_harness("verify", drafts, batch), _harness("wide", drafts, batch) + (drafts - 1) * narrow)
+
+
+def by_eq_17(drafts: int, batch: int) -> Change:
+    """By all-reduces of other machines between drafts as wide as the verify."""
+    said = told(SETTING, drafts, batch)
+    return Change(said.verify, said.drafts)
+
+
+def table() -> str:
+    """A line for each case: what verify and draft forwards take more without peer access."""
+    lines = [
+        "| drafts | batch | verify, in a server | in whole cycles | between three wide drafts | alone | by eq. 17 | draft forwards, in a server | in whole cycles | by eq. 17 |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for case in CASES:
+        server, whole, said = served(*case), cycled(*case), by_eq_17(*case)
+        verify = (server.verify, whole.verify, _harness("beside_three", *case), _harness("alone", *case), said.verify)
+        cells = " | ".join(f"{ms:+.3f}" for ms in (*verify, server.drafts, whole.drafts, said.drafts))
+        lines.append(f"| {case[0]} | {case[1]} | {cells} |")
+    return "\n".join(lines)
+
+
+def over_wide(drafts: int) -> tuple[float, float]:
+    """By how much verify's change is larger in whole cycles of so many drafts than between three wide ones [ms], least and most."""
+    more = [_harness("verify", *case) - _harness("beside_three", *case) for case in CASES if case[0] == drafts]
+    return min(more), max(more)
+
+
+def short(of: str, by: str) -> list[float]:
+    """By how much a part is told less than a server's change [ms], rising: `by` cycled or by_eq_17."""
+    how = {"cycled": cycled, "by_eq_17": by_eq_17}[by]
+    return sorted(getattr(served(*case), of) - getattr(how(*case), of) for case in CASES)
+
+
+if __name__ == "__main__":
+    print(table())
