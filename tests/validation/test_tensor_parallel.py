@@ -6,6 +6,7 @@ Own measurements of 2026-11-29 and 30: vLLM 0.24.0 over two H200s by `python -m 
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -51,6 +52,7 @@ from benchmarks.accuracy_tensor_parallel import (
     lateness,
     left_out,
     loads_told,
+    model_of,
     others,
     outside_intervals,
     parts_of,
@@ -244,7 +246,11 @@ def test_forwards_are_medians_over_other_machines_than_the_servers():
 
 
 def test_over_forwards_a_fit_warns_where_tables_of_unlike_sizes_make_verify_fall():
-    assert [file for file in SERVED if falls(file)] == ["h200x2d", "h200x2e", "h200x2", "h200x2g"]
+    found = [file for file in SERVED if falls(file)]
+    assert found == ["h200x2d", "h200x2e", "h200x2", "h200x2g"]
+    for file in found:
+        (note,) = [each for each in model_of(BESIDE, file, others(file)).notes if f"{OWN}: verify FALLS" in each]
+        assert re.findall(r"ms at (\d+)", note) == ["48", "64"]
 
 
 def test_over_machines_break_even_lengths_are_told_within_the_aim_at_all_places_but_one():
