@@ -9,7 +9,7 @@ import argparse
 import csv
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -36,14 +36,20 @@ def start_in_turn(shape: ModelShape, output: Path, seconds: float, command: str)
         if path.exists():
             raise SpecsimError(f"{path} is there already: give another name, or move it away")
     work = Work("forward", RANKS, tokens=TOKENS, shape=shape, command=command)
+    for start, nccl in starts(seconds):
+        rows = measured(work, Way(NCCL, nccl))
+        append(output, ("start", *COLUMNS["forward"]), ({"start": start, **row} for row in rows))
+        append(beside, COLUMNS["allreduce"], in_a_forward(rows, shape))
+
+
+def starts(seconds: float) -> Iterator[tuple[int, str]]:
+    """Numbers of starts and settings, every setting in turn, none once the time is up; how much is left is told behind each."""
     end = time.monotonic() + seconds
     for start in count(1):
         for nccl in SETTINGS:
             if time.monotonic() > end:
                 return
-            rows = measured(work, Way(NCCL, nccl))
-            append(output, ("start", *COLUMNS["forward"]), ({"start": start, **row} for row in rows))
-            append(beside, COLUMNS["allreduce"], in_a_forward(rows, shape))
+            yield start, nccl
             print(f"start {start} of {nccl}: {end - time.monotonic():.0f} s left", file=sys.stderr)
 
 

@@ -5,12 +5,9 @@ Run: python -m benchmarks.drafting_cycles calibration/models/llama-3.1-8b.json c
 
 from __future__ import annotations
 
-import sys
-import time
-from itertools import count
 from pathlib import Path
 
-from benchmarks.allreduce_starts import RANKS, SETTINGS, append, main
+from benchmarks.allreduce_starts import RANKS, append, main, starts
 from calibration.allreduce import Way, Work, measured
 from calibration.shapes import ModelShape
 from specsim.errors import SpecsimError
@@ -32,13 +29,8 @@ def cycles_in_turn(shape: ModelShape, output: Path, seconds: float, command: str
     if output.exists():
         raise SpecsimError(f"{output} is there already: give another name, or move it away")
     work = Work("cycle", RANKS, cycles=CYCLES, shape=shape, graphs=(True,), command=command)
-    end = time.monotonic() + seconds
-    for start in count(1):
-        for nccl in SETTINGS:
-            if time.monotonic() > end:
-                return
-            append(output, COLUMNS, ({"start": start, **row} for row in measured(work, Way(NCCL, nccl))))
-            print(f"start {start} of {nccl}: {end - time.monotonic():.0f} s left", file=sys.stderr)
+    for start, nccl in starts(seconds):
+        append(output, COLUMNS, ({"start": start, **row} for row in measured(work, Way(NCCL, nccl))))
 
 
 if __name__ == "__main__":
