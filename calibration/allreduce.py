@@ -14,7 +14,7 @@ from typing import Any
 
 from calibration.shapes import ModelShape
 from specsim.errors import SpecsimError
-from specsim.runs.allreduce import BESIDE_DRAFTS, IN_A_FORWARD, LAUNCH, NCCL
+from specsim.runs.allreduce import BESIDE_DRAFTS, IN_A_FORWARD, LAUNCH, NCCL, setting_name
 
 SIZES = tuple(1024 * 2**power for power in range(13))
 """Messages from 1 KiB to 4 MiB."""
@@ -77,7 +77,7 @@ class Way:
     @property
     def name(self) -> str:
         """What `specsim comm` calls it: the setting, or the implementation where it is not NCCL's."""
-        return self.nccl if self.implementation == NCCL else self.implementation
+        return setting_name(self.nccl, self.implementation)
 
     def __str__(self) -> str:
         return f"NCCL setting {self.nccl}" if self.implementation == NCCL else self.implementation

@@ -29,6 +29,16 @@ CONDITIONS = ("cuda_graph", "pattern", "ranks", "hardware", "nccl_version")
 """What a row may state beside its setting; rows that differ in one are never repeats of each other."""
 
 
+def setting_name(nccl: str, implementation: str) -> str:
+    """What carried messages by name: the NCCL setting, or the implementation where it is another."""
+    return nccl if implementation == NCCL else implementation
+
+
+def implementation_named(stated: str | None) -> str:
+    """An implementation as files state it: NCCL where it is left out, in any case of its letters."""
+    return NCCL if stated is None or stated.lower() == NCCL else stated
+
+
 @dataclass(frozen=True)
 class AllReduceRow:
     """One measured all-reduce: the setting, the message [bytes], the time [µs], and under which conditions.
@@ -52,7 +62,7 @@ class AllReduceRow:
     @property
     def name(self) -> str:
         """The NCCL setting, or the implementation where it is another."""
-        return self.nccl if self.implementation == NCCL else self.implementation
+        return setting_name(self.nccl, self.implementation)
 
     @property
     def conditions(self) -> tuple[object, ...]:

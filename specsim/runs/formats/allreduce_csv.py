@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from specsim.runs.allreduce import COMPANIONS, IN_A_FORWARD, NCCL, AllReduceRow
+from specsim.runs.allreduce import COMPANIONS, IN_A_FORWARD, AllReduceRow, implementation_named
 from specsim.runs.formats.checked_csv import checked_rows
 from specsim.runs.run import UNSTATED
 from specsim.runs.schema import Text
@@ -39,7 +39,7 @@ class AllReduceForm(BaseModel):
             self.nccl or label or UNSTATED,
             float(self.bytes),
             self.time_us,
-            NCCL if self.implementation is None or self.implementation.lower() == NCCL else self.implementation,
+            implementation_named(self.implementation),
             self.in_place,
             self.cuda_graph,
             next((known for known in _KNOWN if known == (self.pattern or "").lower()), self.pattern),

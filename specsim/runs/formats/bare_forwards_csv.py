@@ -7,12 +7,12 @@ import io
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specsim.cost.bare_forwards import BareForwards
 from specsim.errors import Fault, InputError, first_of
 from specsim.quantities import Setup
-from specsim.runs.allreduce import NCCL
+from specsim.runs.allreduce import NCCL, implementation_named, setting_name
 from specsim.runs.formats.checked_csv import checked_rows
 from specsim.runs.schema import Text
 
@@ -44,7 +44,7 @@ class ParallelForwardForm(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, str_strip_whitespace=True)
 
     nccl: Annotated[str, Field(min_length=1)]
-    implementation: Annotated[str, Field(min_length=1)] = NCCL
+    implementation: Annotated[str, AfterValidator(implementation_named)] = NCCL
     tokens: Annotated[int, Field(ge=1, le=10**7)]
     bytes: int | None = None
     with_ms: Milliseconds
@@ -63,15 +63,10 @@ class ParallelForwardForm(BaseModel):
     source: Text = None
     note: Text = None
 
-    @field_validator("implementation")
-    @classmethod
-    def _nccl_in_any_case(cls, stated: str) -> str:
-        return NCCL if stated.lower() == NCCL else stated
-
     @property
     def name(self) -> str:
         """The NCCL setting, or the implementation where it is another, as in a table of all-reduces."""
-        return self.nccl if self.implementation == NCCL else self.implementation
+        return setting_name(self.nccl, self.implementation)
 
 
 def is_bare_table(text: str) -> bool:
