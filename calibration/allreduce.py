@@ -14,7 +14,7 @@ from typing import Any
 
 from calibration.shapes import ModelShape
 from specsim.errors import SpecsimError
-from specsim.runs.allreduce import BESIDE_DRAFTS, IN_A_FORWARD, LAUNCH, NCCL, setting_name
+from specsim.runs.allreduce import IN_A_CYCLE, IN_A_FORWARD, LAUNCH, NCCL, setting_name
 
 SIZES = tuple(1024 * 2**power for power in range(13))
 """Messages from 1 KiB to 4 MiB."""
@@ -257,7 +257,7 @@ def placed(rows: Iterable[Row], pattern: str) -> Iterator[Row]:
 
 
 def in_a_forward(rows: Iterable[Row], shape: ModelShape) -> Iterator[Row]:
-    """All-reduces where they are paid, in a forward and in one between drafts, and what a single launch takes there.
+    """All-reduces where they are paid, in a forward and in one in a whole cycle, and what a single launch takes there.
 
     An all-reduce takes what a forward takes longer with them than alone and without, over their number (eq. 17). Not than
     without them between drafts: such forwards are the faster the longer drafts wait for messages (docs/accuracy.md).
@@ -265,7 +265,7 @@ def in_a_forward(rows: Iterable[Row], shape: ModelShape) -> Iterator[Row]:
     for row in rows:
         for pattern, spent, spread in (
             (IN_A_FORWARD, "with_ms", "spread_us"),
-            (BESIDE_DRAFTS, "drafting_ms", "drafting_spread_us"),
+            (IN_A_CYCLE, "drafting_ms", "drafting_spread_us"),
         ):
             added_us = 1000.0 * (float(row.get(spent) or 0) - float(row["without_ms"]))
             if added_us > 0:  # less than the noise of two forwards says nothing, and older tables have no drafts

@@ -20,7 +20,7 @@ from specsim.quantities import SpecConfig, Workload
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
 from specsim.runs.allreduce import (
-    BESIDE_DRAFTS,
+    BETWEEN_DRAFTS,
     CONDITIONS,
     GATHER,
     IN_A_FORWARD,
@@ -292,6 +292,9 @@ def _mixed(asked: Compared, start: str, others: Iterable[str], measured: AllRedu
         stated = [str(value) for value in values if value is not None] + ["unstated"] * unstated
         if len(stated) > 1:
             yield f"MIXED, not like for like: the tables differ in {name}: {', '.join(stated)}"
+    drafted = dict.fromkeys(str(row.pattern) for row in measured.of(*BETWEEN_DRAFTS))
+    if len(drafted) > 1:
+        yield f"MIXED, not like for like: all-reduces beside drafts differ in pattern: {', '.join(drafted)}"
     for label in others:
         for kind, files in asked.files[start].items():
             if _unlike(asked, kind, files, own := asked.files[label].get(kind, files)):
@@ -348,7 +351,7 @@ def _about_drafts(asked: Compared, start: str, rows: list[Record], measured: All
             f"what {', '.join(kept)} takes beside drafts is not used: it counts for cycles with CUDA graphs whose drafter has forwards and is split"
             " (--draft-layers)"
         )
-    if measured and (lost := dict.fromkeys(name for each in (BESIDE_DRAFTS, LAUNCH) for name in measured.unused(each))):
+    if measured and (lost := dict.fromkeys((*measured.unused(*BETWEEN_DRAFTS), *measured.unused(LAUNCH)))):
         yield (
             f"rows beside drafts of {', '.join(lost)} are not used: the tables have none in a forward of that name, graph mode, ranks,"
             " hardware and NCCL version, or not one kind of them"

@@ -15,14 +15,20 @@ NCCL = "nccl"
 IN_A_FORWARD = "in a forward"
 """The pattern of all-reduces that were measured where they are paid: what a forward takes longer with them, over them."""
 
-BESIDE_DRAFTS, LAUNCH = "in a forward beside drafts", "single launch beside drafts"
-"""The patterns of the same in a forward that runs between a drafter's, and of rows that are no all-reduces: from one kernel that is launched
-singly there to the next."""
+IN_A_CYCLE, BESIDE_DRAFTS = "in a forward in a whole cycle", "in a forward beside drafts"
+"""The patterns of the same in a forward between a drafter's: behind its logits' gather, a draft forward as wide and narrow ones, as engines
+run them, or with others about it, which tell less of what NCCL takes there (docs/accuracy.md)."""
+
+BETWEEN_DRAFTS = (IN_A_CYCLE, BESIDE_DRAFTS)
+"""Both: what a cycle's all-reduces are read off."""
+
+LAUNCH = "single launch beside drafts"
+"""The pattern of rows that are no all-reduces: from one kernel that is launched singly between a drafter's forwards to the next."""
 
 GATHER = "gather of logits"
 """The pattern of rows that are no all-reduces: a gather of so many bytes, all ranks' parts together."""
 
-COMPANIONS = (GATHER, BESIDE_DRAFTS, LAUNCH)
+COMPANIONS = (GATHER, *BETWEEN_DRAFTS, LAUNCH)
 """Patterns of rows that go with others' curves and are none of their own."""
 
 CONDITIONS = ("cuda_graph", "pattern", "ranks", "hardware", "nccl_version")
@@ -109,7 +115,7 @@ class AllReduceTable:
         for row in _placed(self.all_reduces, in_place):
             groups.setdefault((row.name, row.implementation, *row.conditions), []).append(row)
         differing = _differing([rows[0] for rows in groups.values()])
-        companions = [_placed(self.of(pattern), in_place) for pattern in COMPANIONS]
+        companions = [_placed(self.of(*kind), in_place) for kind in ((GATHER,), BETWEEN_DRAFTS, (LAUNCH,))]
         return tuple(
             _setting(rows, differing[rows[0].name], *(_beside(rows[0], others) for others in companions))
             for rows in groups.values()
@@ -120,19 +126,19 @@ class AllReduceTable:
         """The rows that are all-reduces of a setting of its own."""
         return tuple(row for row in self.rows if row.pattern not in COMPANIONS)
 
-    def of(self, pattern: str) -> tuple[AllReduceRow, ...]:
-        """The rows of a pattern."""
-        return tuple(row for row in self.rows if row.pattern == pattern)
+    def of(self, *patterns: str) -> tuple[AllReduceRow, ...]:
+        """The rows of a pattern, or of any of several."""
+        return tuple(row for row in self.rows if row.pattern in patterns)
 
-    def unused(self, pattern: str) -> tuple[str, ...]:
-        """Names of which there are rows of a pattern, but none that goes with an all-reduce of that name, in place or not.
+    def unused(self, *patterns: str) -> tuple[str, ...]:
+        """Names of which there are rows of these patterns, but none that goes with an all-reduce of that name, in place or not.
 
         Single launches go with what was measured beside drafts.
         """
-        rows = self.of(pattern)
+        rows = self.of(*patterns)
         used = {row.name for row in self.all_reduces if _beside(row, rows)}
-        if pattern == LAUNCH:
-            used &= {row.name for row in self.all_reduces if _beside(row, self.of(BESIDE_DRAFTS))}
+        if LAUNCH in patterns:
+            used &= {row.name for row in self.all_reduces if _beside(row, self.of(*BETWEEN_DRAFTS))}
         return tuple(dict.fromkeys(row.name for row in rows if row.name not in used))
 
 

@@ -315,14 +315,14 @@ def test_all_reduces_in_a_forward_are_what_it_takes_longer_over_their_number():
     assert set(COLUMNS["allreduce"]) - set(found) == {"ranks", "hardware", "nccl_version", "source"}
 
 
-def test_forwards_beside_drafts_are_told_apart_from_forwards_alone_and_launches_from_both():
-    """0.08 ms are 20 µs in each of four all-reduces, 0.12 are 30; a launch is told as it is; noise beside drafts says nothing."""
+def test_forwards_in_cycles_are_told_apart_from_forwards_alone_and_launches_from_both():
+    """0.08 ms are 20 µs in each of four all-reduces, 0.12 are 30; a launch is told as it is; noise in cycles says nothing."""
     row = {"nccl": "default", "tokens": "2", "bytes": "32", "with_ms": "1.08", "without_ms": "1.0", "drafting_ms": "1.12",
            "launch_us": "3.1", "spread_us": "4", "drafting_spread_us": "8", "cuda_graph": "True", "implementation": "nccl"}  # fmt: skip
     found = {each["pattern"]: (each["time_us"], each["spread_us"]) for each in in_a_forward([row], SHAPE)}
     assert found == {
         "in a forward": (pytest.approx(20.0), 1.0),
-        "in a forward beside drafts": (pytest.approx(30.0), 2.0),
+        "in a forward in a whole cycle": (pytest.approx(30.0), 2.0),
         "single launch beside drafts": ("3.1", None),
     }
     quick = [each["pattern"] for each in in_a_forward([row | {"drafting_ms": "0.99"}], SHAPE)]

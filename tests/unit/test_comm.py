@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -439,6 +440,20 @@ def test_what_was_measured_beside_drafts_and_is_not_used_is_said(run_cli, csv):
     others = ("nccl,implementation,bytes,time_us,pattern", *(f"default,{name},{size},{us},in a forward" for size in (64, 65536)
                                                              for name, us in (("own", 10), ("one-shot", 12))))  # fmt: skip
     assert "beside drafts" not in run_cli("comm", csv(*others), *SPLIT, "--json").stdout  # NCCL carries nothing
+
+
+def test_drafts_of_two_kinds_beside_all_reduces_are_mixed(run_cli, csv):
+    """Whole cycles stand for what is measured beside other drafts, alone without a word, with them MIXED."""
+    kinds = "in a forward in a whole cycle", "in a forward beside drafts"
+    whole = [re.sub(kinds[1], kinds[0], row, flags=re.I) for row in BESIDE_DRAFTS]
+    others = [f"default,own,{size},11,{kinds[1]}" for size in (64, 65536)]
+    alone, both = (as_json(run_cli("comm", csv(*rows), *SPLIT, "--json")) for rows in (whole, (*whole, *others)))
+    assert [found["rows"][1]["to_us"] for found in (alone, both)] == pytest.approx(
+        [9.0, 10.0]
+    )  # of 9 and 11 the median
+    assert "MIXED" not in " ".join(alone["notes"])
+    mixed = f"MIXED, not like for like: all-reduces beside drafts differ in pattern: {', '.join(kinds)}"
+    assert mixed in both["notes"]
 
 
 def test_launches_alone_are_said_to_be_unused(run_cli, csv):

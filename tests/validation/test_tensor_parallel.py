@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_allreduce import HARNESS, STARTED, changes, harness_curves
+from benchmarks.accuracy_allreduce import DRAFTED, HARNESS, STARTED, changes, harness_curves
 from benchmarks.accuracy_tensor_parallel import (
     ALONE as WITHOUT_DRAFTS,
 )
@@ -72,6 +72,7 @@ from specsim.cost.allreduce import measured_curve
 from specsim.cost.derived import ACROSS, ALONE, IN_FORWARDS, DerivedSetting
 from specsim.cost.step_change import Shape
 from specsim.quantities import LEVEL
+from specsim.runs.allreduce import BESIDE_DRAFTS, IN_A_CYCLE
 
 ONE_MACHINE = tuple(part for part in parts_of("h200x2d") if part[1] != OWN)
 OF_NCCL = tuple(part for part in PROMPT if part[1] != OWN)
@@ -385,10 +386,9 @@ def test_tok_s_given_the_accept_length():
     assert max(rates_off(OVER, fitted_late)) < 0.03
 
 
-@pytest.mark.parametrize(
-    "machine", ["h200x2", "h200x2b", "h200x2c", "h200x2d", "h200x2e", "h200x2g", "h200x2j", "h200x2k"]
-)
+@pytest.mark.parametrize("machine", ["h200x2", *(f"h200x2{each}" for each in "bcdegjknop")])
 def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
+    """On three machines there were wide drafts beside them; whole cycles have a name of their own since."""
     shape = read_shape(HARNESS.parent / "models" / "llama-3.1-8b.json")
     rows, kept = (
         list(csv.DictReader((HARNESS / f"{machine}_{name}.csv").read_text(encoding="utf-8").splitlines()))
@@ -397,6 +397,8 @@ def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
     made = [
         {name: "" if value is None else str(value) for name, value in row.items()} for row in in_a_forward(rows, shape)
     ]
+    wide = {IN_A_CYCLE: BESIDE_DRAFTS} if machine in (*DRAFTED, STARTED) else {}
+    made = [row | {"pattern": wide.get(row["pattern"], row["pattern"])} for row in made]
     assert [{name: row[name] for name in kept[0]} for row in made] == kept
 
 
