@@ -174,7 +174,7 @@ hard ones: there a constant ratio has the sign right about as often as a fit, wh
 ## Forward time by an all-reduce table
 
 Own measurements on two H200s with NVLink (NCCL 2.28.9, CUDA graphs, multicast off): what a setting changes of a 32-layer
-forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens on five machines and 1 to 64 on three others, and what tables
+forward of hidden size 4096 with 64 all-reduces, at 1 to 512 tokens on {forward_many} machines and 1 to 64 on {forward_few} others, and what tables
 of all-reduces say of it (eq. 17). Files are named as in `calibration/data`; "no attention" is
 `tests/validation/data/h200x2_forward.csv`. All tables are of `h200x2d`, by `python -m calibration allreduce --model`:
 all-reduces back to back, as nccl-tests makes them; what one adds behind a matrix product that it depends on, whose weight
@@ -185,7 +185,8 @@ custom all-reduce, torch's symmetric memory). Within 15% or 0.1 ms is the aim.
 {all_reduce}
 
 Back to back tells {alone_within} of {alone_of} changes so, behind cold products {cold_within}. Of the {forward_of} changes for which another machine's
-forward was asked it tells {forward_within}, cold products tell {cold_of_forward}, back to back {alone_of_forward}. Missed are {forward_missed}; between two sizes of that table, as 192 tokens are, NCCL may step. Many changes are small, so that any small
+forward was asked it tells {forward_within}, cold products tell {cold_of_forward}, back to back {alone_of_forward}. Of the {forward_missed} missed {between_missed} lie between two sizes of that table, where NCCL may step
+({between_places}); the others are {else_missed}. Many changes are small, so that any small
 figure tells them: "no change" would tell {nothing_within} of the {alone_of}. Most of what single all-reduces leave out is that weights come from memory
 between two of them. What an all-reduce takes more in a forward than its table says, less what the default's does, up to {few} tokens,
 where the default is LL:
@@ -207,10 +208,10 @@ batch 1 to 64, by `python -m calibration serve --tensor-parallel 2`; which loads
 (`calibration/data/h200x2d_served_llama-3.1-8b.json` and so on); the three starts of `h200x2` were, by our notes, on three
 machines: plain decode and 3 drafts on the first, 5 drafts on the other two (with the engine's own all-reduce on the first and second), so
 that there every L* of 5 drafts, and the engine's own change at 5, is between machines. `h200x2j` is of one more, where the engine's own was started apart from
-the others, and `h200x2j_again` a later start there; `h200x2g` is of another. In each file the fit saw all runs under NCCL's default (but for one outlier, below), with vLLM's own all-reduce off. All other settings are the default's times
+the others, and `h200x2j_again` a later start there; `h200x2g`, `h200x2m` and `h200x2q` are of one more each. In each file the fit saw all runs under NCCL's default, with vLLM's own all-reduce off. All other settings are the default's times
 moved by eq. 17; none of their runs was seen. `engine-own` has vLLM's own all-reduce on, told by the table of `vllm`; `no-mixing` is
-NCCL_GRAPH_MIXING_SUPPORT=0. For these two and without peer access ("nop2p") all-reduces were measured between a drafter's graphs, too ("beside drafts"), on `h200x2g`, `h200x2j` and `h200x2k`: at each size
-the median over those machines that had both settings, each once, without the servers' own where there is another. For the others they are of `h200x2d`,
+NCCL_GRAPH_MIXING_SUPPORT=0. For the first and without peer access ("nop2p") all-reduces were measured between a drafter's graphs, too ("beside drafts"), in whole cycles on {cycled}: at each size
+the median over those machines, each once, without the servers' own; for `no-mixing` on `h200x2g` itself, beside wide drafts (below). For the others they are of `h200x2d`,
 with gathers of one more machine (`h200x2f_gather.csv`).
 
 {tensor_parallel}
@@ -218,7 +219,7 @@ with gathers of one more machine (`h200x2f_gather.csv`).
 A change within 15% or 0.2 ms is the aim. But for `h200x2g` {felt_within} of {felt_of} changes between NCCL's settings are told so, by all-reduces in a
 forward without drafts {alone_nccl}, by those behind cold products {warm_within}, by those back to back {table_within}; on `h200x2d` {one_within} of {one_of}. Of the {own_of} changes to the
 engine's own all-reduce {own_within} are, without what was measured beside drafts {own_alone}, behind cold products {own_warm}, back to back {own_table}. No message
-and no gather lies outside the tables. Of the {by_g_of} changes to the engine's own and to no peer access {both_within} are told so; by the tables of one machine alone, `h200x2g` or `h200x2j`, {by_g_within} and {by_j_within}.
+and no gather lies outside the tables. Of the {both_of} changes to the engine's own and to no peer access {both_within} are told so; by the tables of one machine alone {by_one_within_least} to {by_one_within_most}.
 
 What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests in these files: the standard deviation of their parts (half of what
 `min` and `max` lie apart, over √3) is more than {unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on the loads of the first three files, and that they were disturbed is an inference. Where none
@@ -235,8 +236,8 @@ is not what decides: five and four did here, eight on `h200x2d` and `h200x2e`, t
 
 ### NCCL's all-reduces between a drafter's graphs
 
-What forwards take longer with all-reduces, over their number: alone, each forward waited for, and between draft forwards, without a wait; and from one single launch there to the next
-(medians over the machines of each row; `vllm-nccl` is NCCL as vLLM calls it; rows of other machines differ by some tenths of a µs for that alone):
+What forwards take longer with all-reduces, over their number: alone, each forward waited for, and between draft forwards, without a wait; and from one single launch there to the next.
+Drafts were whole cycles (below) or, before the harness had those, forwards as wide as the verify with a short gather between (medians over the machines of each row; `vllm-nccl` is NCCL as vLLM calls it; rows of other machines differ by some tenths of a µs for that alone):
 
 {beside}
 
@@ -274,8 +275,8 @@ Where a step's change lies was read off events in servers of two more starts, fo
 
 {phases}
 
-Verify graphs of cycles that draft change by {least_verify_beside:+.2f} to {most_verify_beside:+.2f} ms more than told (by {least_verify_alone:+.2f} to {most_verify_alone:+.2f} without what was measured beside drafts), their draft forwards in all {rows_drafts} rows by more,
-{least_drafts:.2f} to {most_drafts:.2f} ms; why is not known. Changes by gathers without peer access are told within {gathers_off:.1%}; a gather itself took
+Verify graphs of cycles that draft change by {least_verify_beside:+.2f} to {most_verify_beside:+.2f} ms more than told (by {least_verify_alone:+.2f} to {most_verify_alone:+.2f} without what was measured beside drafts), their draft forwards by {least_drafts:+.2f} to
+{most_drafts:+.2f} ms. Changes by gathers without peer access are told within {gathers_off:.1%}; a gather itself took
 {server_least:.1f} to {server_most:.1f} times what `h200x2f_gather.csv` says, and of 16 KiB to 4 MiB {gather_least:.2f} to {gather_most:.2f} of an all-reduce of as many bytes back to back.
 Where nothing is communicated, the engine's own all-reduce saves {rest_least:.2f} to {rest_most:.2f} ms ({rest_told:.2f} told) and no mixing {unmixed_least:.2f} to {unmixed_most:.2f} ({unmixed_told:.2f} told), without peer access {nop2p_rest:.2f} ms differ at most:
 {launches:.0f} single launches, counted in cycles of three drafts. Whole cycles without mixing were {unmixed_1:.2f} and {unmixed_4:.2f} ms longer at batch 1 and 4 all the same: the host came late, with seven servers on it.
@@ -289,35 +290,34 @@ the difference is paid once for each, within {waits_off:.0%}:
 At 64 requests with drafts about a quarter of it is not seen, where power limits the clock: it rises with the wait, from {short_mhz} to
 {long_mhz} MHz with 3 drafts and from {short_mhz_5} to {long_mhz_5} with 5 (`h200_waits_clocks.csv`; that the one is why the other is, is an inference).
 
-Much of what is missed without peer access lies in what the harness had between those forwards: drafts as wide as the verify, and a short gather. On `h200x2m` it ran whole cycles instead (the
+Which drafts the harness has about its forwards matters. On `h200x2m` it ran whole cycles (the
 target's logits gathered, one draft forward as wide as the verify, the others of a token a request; `python -m benchmarks.drafting_cycles`, three starts of the default and two without peer access), and vLLM's phases were read on the same
 GPUs (four servers, one start, as above). What verify and draft forwards take more without peer access [ms]:
 
 {cycles}
 
-Servers' verifies change by {cycled_verify_least:+.2f} to {cycled_verify_most:+.2f} ms more than in whole cycles (mean {cycled_verify_mean:+.2f}), by {eq_verify_least:+.2f} to {eq_verify_most:+.2f} ms more than by eq. 17 (mean {eq_verify_mean:+.2f}). It is not the
-number of drafts: in whole cycles of 3 that is {wide_3_least:.2f} to {wide_3_most:.2f} ms more than between three wide drafts, in those of 5 {wide_5_least:.2f} to {wide_5_most:.2f}. Draft forwards change by up to {cycled_drafts_most:.2f} ms more than in whole cycles where vLLM runs those of one to four requests in graphs of four or six tokens, which the harness does not. The harness has whole cycles about its forwards since
-(`allreduce --model`); eq. 17 goes by the former all the same on this page. By tables so made on two more machines (`h200x2n`, `h200x2o`) {whole_own_within} of {whole_own_of} lengths of the engine's own are told within 0.05 tokens by moved
-runs ({beside_own_within} by the former) and {whole_nop2p_within} of {whole_nop2p_of} without peer access ({beside_nop2p_within}); at their {whole_places} places the median over machines is off by {whole_worst:.3f} at most, by the former by {beside_worst:.3f}. Tables of single machines, of the former kind, differ by as much (below).
+Servers' verifies change by {cycled_verify_least:+.2f} to {cycled_verify_most:+.2f} ms more than in whole cycles on the same GPUs (mean {cycled_verify_mean:+.2f}), by {eq_verify_least:+.2f} to {eq_verify_most:+.2f} more than by eq. 17 and other machines' whole cycles
+(mean {eq_verify_mean:+.2f}), by {wide_verify_least:+.2f} to {wide_verify_most:+.2f} more than by wide drafts (mean {wide_verify_mean:+.2f}). It is not the
+number of drafts: in whole cycles of 3 verify's change is {wide_3_least:.2f} to {wide_3_most:.2f} ms more than between three wide drafts, in those of 5 {wide_5_least:.2f} to {wide_5_most:.2f}. Draft forwards change by up to {cycled_drafts_most:.2f} ms more than in whole cycles where vLLM runs those of one to four requests in graphs of four or six tokens, which the harness does not;
+eq. 17 counts those, and its three all-reduces and a gather are told within {eq_drafts_most:.2f} ms, so that draft forwards need no times of their own. The harness has whole cycles about its forwards since (`allreduce --model`).
 
 ### Break-even lengths over two GPUs
 
 L* within 0.05 tokens is the aim. The first table has the {steady_close_of} lengths behind which no load stands out, without those of `h200x2g`. "Moved runs" are the default's own runs at the very drafts and
 batch size, moved by eq. 17; the two fits are what a user asks: "the fit" to the default's runs, and the same "over forwards", under it the default's forward alone (`--bare-forwards`), at each
-count of tokens the median over those of {forwards_of} that have it and are not the servers' own ({lone_counts} tokens: one machine). Intervals are each fit's, nominally {level:.0%}; tok/s are by the measured accept length.
+count of tokens the median over those of {forwards_of} that have it and are not the servers' own. Intervals are each fit's, nominally {level:.0%}; tok/s are by the measured accept length.
 
 {fits}
 
 Without forwards a fit takes the default's cycles for a line in tokens. Over them Ring's lengths and the engine's own are told better, those without peer access are not; by forwards of one machine alone
-{one_least} to {one_most} are within the aim. On `h200x2j` the fit saw two loads of the default that stand out; over forwards one of them ({outlying}) is recognised as a gross outlier and left out. Where it is left
-out of the other fit, too, that tells {cleared} and errs by {cleared_most:.2f} at most. The {one_file} of `h200x2d` go by its own machine's all-reduces, all others by other machines'.
+{one_least} to {one_most} are within the aim. On `h200x2j` both saw two loads of the default that stand out. The {one_file} of `h200x2d` go by its own machine's all-reduces, all others by other machines'.
 
 Intervals add to the fit's own what eq. 17 is allowed to miss in verify, which was set on changes of these servers among others, so that this is no test on fresh data: without it {exact_held} lie in theirs. Half of one
 is {half_least:.2f} to {half_most:.2f} tokens, more than the aim. Of all loads, those that stand out too, {held_all} of {held_of} lie in them (without forwards {held_fit}), on `h200x2g` {held_late} of {held_late_of}.
 
 At {over_places_within} of {places_of} places (a setting, drafts and batch size; {several_of} on two machines or more, of which {over_several_within} are) the median error over machines is within the aim over forwards, by the fit at {fit_places_within} and by moved
-runs at {places_within}. Not over forwards: {over_missed} (told less measured). There specsim warns besides that verify falls with more tokens under the engine's own on {falls} of the six files, from 48 tokens, which `h200x2j`
-alone has, to 64. All loads:
+runs at {places_within}. Not over forwards: {over_missed} (told less measured). On {falls} of the {files_of} files specsim warns that verify falls from 48 to 64 tokens under the engine's own,
+as forwards of the harness do without any all-reduce ({falls_from:.2f} to {falls_to:.2f} ms on `h200x2n`). All loads:
 
 {tensor_parallel_answers}
 
@@ -325,19 +325,21 @@ By moved runs, but for `h200x2g`, {moved_close_within} of {moved_close_of} under
 {nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}. The fit tells {told_close} of NCCL's, over forwards {over_close}.
 On `h200x2g` {late_close_within} of {late_close_of} are by moved runs, with errors to {late_close_most:.2f} tokens, over forwards {late_over_within}, with errors to {late_over_most:.2f}.
 
-Where no load stands out {steady_close_within} of {steady_close_of} are, by moved runs: over NVLink {nvlink_steady_within} of {nvlink_steady_of}, with the engine's own all-reduce {own_steady_close_within} of {own_steady_close_of}, without peer access {nop2p_steady_within} of {nop2p_steady_of}. Of the latter two by all-reduces of `h200x2g` alone
-{steady_g_within} of {steady_g_of}, of `h200x2j` alone {steady_j_within}. The same lengths in each file, and those by moved runs less what was measured:
+Where no load stands out {steady_close_within} of {steady_close_of} are, by moved runs: over NVLink {nvlink_steady_within} of {nvlink_steady_of}, with the engine's own all-reduce {own_steady_close_within} of {own_steady_close_of}, without peer access {nop2p_steady_within} of {nop2p_steady_of}. Of the latter two {both_close_within} of {both_close_of}, by all-reduces of one machine alone
+{one_close_least} to {one_close_most}, by those beside wide drafts {wide_close_within}. The same lengths in each file, and those by moved runs less what was measured:
 
 {places}
 
-By moved runs the median over machines is within 0.05 tokens at {several_within} of the {several_of} places that were served on two machines or more; of the {lone_of} others {lone_within} are. The one missed so is {worst}, {worst_error:+.3f}:
-three of its four starts agree within 0.02, and the model is short of them, though its message of 96 tokens is in the tables. Changes of 5 drafts are told too small in every file without peer access, those of 3 are not (above); by the phases of
-`h200x2f` {short_verify_least:.0%} to {short_verify_most:.0%} of that lies in verify's all-reduces and {short_drafts_least:.0%} to {short_drafts_most:.0%} in the draft forwards. On `h200x2m`, whose servers are not in these counts, it is told {fifth_start:.3f} too short, and by whole cycles verify's part of it is told (above). All other single misses so are of `h200x2e` at 64 requests: one of the engine's own, and two without peer
-access, where its lengths lie below the other machines' by more than those differ.
+By moved runs the median over machines is within 0.05 tokens at {several_within} of the {several_of} places that were served on two machines or more; of the {lone_of} others {lone_within} are. The ones missed are {missed_places}.
+Cycles of 3 drafts change by less without peer access than whole cycles say, those of 5 do not: they are told {mean_3_whole:+.2f} and {mean_5_whole:+.2f} ms off on average, by all-reduces beside wide drafts {mean_3_wide:+.2f} and {mean_5_wide:+.2f}, in a forward alone {mean_3_alone:+.2f} and
+{mean_5_alone:+.2f}; by its own tables `h200x2q` is told {own_3_least:+.2f} to {own_3_most:+.2f} and {own_5_least:+.2f} to {own_5_most:+.2f} ms off. Why is not known. By wide drafts, which leave out some of what cycles of 5 take and nothing of those of 3, no place is off by more than {wide_worst:.3f}.
+
+How far any model could come: without peer access servers of two machines have the same length within 0.05 tokens in {pairs_within} of {pairs_of} pairs, and what the other machines' servers measured, the median, tells {loo_within} of {loo_of}; of
+all other settings {pairs_else_within} of {pairs_else_of} pairs agree so.
 
 How well loads repeat themselves: in two starts on `h200x2j` those of fewer than {many} requests that do not stand out differ by up to {again_default:.1%} under the default and {again_nop2p:.1%} without peer access, and an L* by up to {again_length:.2f} tokens ({again_where}). Tok/s of
 all loads that do not stand out, by the measured accept length, is told by the fit within {rate_most:.1%} but on `h200x2j`, where it saw two late loads of the default: {rate_late:.1%}; over forwards within {over_rate_most:.1%}, on
-`h200x2j`, where one of those is left out, {over_rate_late:.1%}.
+`h200x2j` {over_rate_late:.1%}.
 
 What the engine's own all-reduce saves, both measured (`h200x2`; 5 drafts on other machines than plain decode):
 
@@ -444,10 +446,25 @@ def _by_all_reduces() -> dict[str, object]:
         "cold_of_forward": asked["after a cold product"][0],
         "forward_within": asked["in a forward"][0],
         "forward_of": asked["in a forward"][1],
-        "forward_missed": " and ".join(
-            f"{nccl} at {tokens} tokens (`{machine}`)" for machine, nccl, tokens in accuracy_allreduce.missed()
-        ),
+        **_missed_forwards(),
     }
+
+
+def _missed_forwards() -> dict[str, object]:
+    """On how many machines forwards were measured, and what is said of changes that a table does not tell."""
+    page = accuracy_allreduce
+    many = [max(told.tokens.max() for told in found.values()) >= 512 for found in page.changes().values()]
+    missed = page.missed()
+    between = [each for each in missed if not page.in_the_table(*each[1:])]
+    places = sorted({(nccl, tokens) for _, nccl, tokens in between})
+    return {
+        "forward_many": sum(many),
+        "forward_few": len(many) - sum(many),
+        "forward_missed": len(missed),
+        "between_missed": len(between),
+        "between_places": ", ".join(f"{nccl} at {tokens} tokens" for nccl, tokens in places),
+        "else_missed": " and ".join(f"{nccl} at {tokens} tokens (`{machine}`)" for machine, nccl, tokens in missed if page.in_the_table(nccl, tokens)),
+    }  # fmt: skip
 
 
 def _waits_and_phases() -> dict[str, object]:
@@ -497,6 +514,7 @@ def _over_two_gpus() -> dict[str, object]:
         **_fits(),
         **_places(),
         **_starts(),
+        "cycled": ", ".join(f"`{machine}`" for machine in accuracy_allreduce.CYCLED),
         "outside": page.outside_intervals(page.PROMPT),
         **page.loads_told(),
         **_late_host(),
@@ -509,13 +527,10 @@ def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
     page = accuracy_tensor_parallel
     one = tuple(part for part in of_nccl if part[0] == page.ON_TIME[0])
     own, late = page.parts_of(page.OWN), tuple(part for part in page.PARTS if part[0] == page.LATE)
-    on_g, on_j = page.BY_ONE
     found = {
         "both": page.within(page.BESIDE, page.BOTH),
-        "by_g": page.within(on_g, page.BOTH),
-        "by_j": page.within(on_j, page.BOTH),
-        "steady_g": page.close(page.MOVED, page.BOTH, True, on_g),
-        "steady_j": page.close(page.MOVED, page.BOTH, True, on_j),
+        "both_close": page.close(page.MOVED, page.BOTH, True),
+        "wide_close": page.close(page.MOVED, page.BOTH, True, page.WIDE),
         "steady_close": page.close(page.MOVED, page.PROMPT, True),
         "nop2p_steady": page.close(page.MOVED, page.parts_of("nop2p"), True),
         "own_steady_close": page.close(page.MOVED, own, True),
@@ -534,36 +549,29 @@ def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
         "nvlink_close": page.close(page.MOVED, page.parts_of("Ring-LL", "Ring-Simple")),
         "nop2p_close": page.close(page.MOVED, page.parts_of("nop2p")),
     }
+    by_one = sorted(page.within(name, page.BOTH)[0] for name in page.BY_ONE)
+    close = sorted(page.close(page.MOVED, page.BOTH, True, name)[0] for name in page.BY_ONE)
     return {
+        "by_one_within_least": by_one[0], "by_one_within_most": by_one[-1],
+        "one_close_least": close[0], "one_close_most": close[-1],
+    } | {
         f"{name}_{what}": each
         for name, pair in found.items()
         for what, each in zip(("within", "of"), pair, strict=True)
-    }
+    }  # fmt: skip
 
 
 def _whole_cycles() -> dict[str, object]:
     """What is said of the harness's whole cycles."""
-    page, found = accuracy_tensor_parallel, accuracy_cycles.short
-    parts = {"own": page.parts_of(page.OWN), "nop2p": page.parts_of("nop2p")}
-    places = {
-        name: page.places(page.MOVED, name, (*parts["own"], *parts["nop2p"])) for name in (page.WHOLE, page.BESIDE)
-    }
-    close = {(what, of): page.close(page.MOVED, parts[of], True, name)
-             for what, name in (("whole", page.WHOLE), ("beside", page.BESIDE)) for of in parts}  # fmt: skip
-    (fifth,) = [each for each in page.answers(accuracy_cycles.MACHINE, "nop2p")
-                if (each.run.spec.num_draft_tokens, each.run.workload.batch_size) == (6, 16)]  # fmt: skip
+    page = accuracy_cycles
+    changes = {"cycled": page.cycled, "eq": page.by_eq_17, "wide": page.by_wide}
+    short = {(by, of): page.short(of, how) for by, how in changes.items() for of in ("verify", "drafts")}
     return {
-        "cycles": accuracy_cycles.table(),
+        "cycles": page.table(),
         **{f"{by}_{of}_{what}": value
-           for by, how in (("cycled", "cycled"), ("eq", "by_eq_17")) for of in ("verify", "drafts")
-           for what, value in zip(("least", "most", "mean"), (found(of, how)[0], found(of, how)[-1], np.mean(found(of, how))), strict=True)},
-        **{f"{what}_{of}_{part}": count for (what, of), pair in close.items() for part, count in zip(("within", "of"), pair, strict=True)},
+           for (by, of), ms in short.items() for what, value in (("least", ms[0]), ("most", ms[-1]), ("mean", np.mean(ms)))},
         **{f"wide_{drafts}_{what}": value for drafts in (3, 5)
-           for what, value in zip(("least", "most"), accuracy_cycles.over_wide(drafts), strict=True)},
-        "whole_places": len(places[page.WHOLE]),
-        "whole_worst": max(abs(place.error) for place in places[page.WHOLE]),
-        "beside_worst": max(abs(place.error) for place in places[page.BESIDE]),
-        "fifth_start": fifth.length - fifth.length_moved,
+           for what, value in zip(("least", "most"), page.over_wide(drafts), strict=True)},
     }  # fmt: skip
 
 
@@ -572,14 +580,11 @@ def _fits() -> dict[str, object]:
     page = accuracy_tensor_parallel
     late = tuple(part for part in page.PARTS if part[0] == page.LATE)
     over = page.places(page.OVER)
-    (left_out,) = [run for file in page.SERVED for run in page.left_out(file)]
-    halves = page.half_widths(page.OVER)
+    halves, bare = page.half_widths(page.OVER), accuracy_allreduce.harness_forwards(page.BASE, "h200x2n")
     return {
         "fits": page.fits_table(),
         "level": LEVEL,
         "forwards_of": ", ".join(f"`{machine}`" for machine in page.FORWARDS),
-        "lone_counts": ", ".join(f"{tokens:g}" for tokens in page.lone_counts()),
-        "outlying": page.named(left_out, steady=True),
         **page.variants(),
         "one_file": page.close(page.OVER, page.parts_of(page.ON_TIME[0]), steady=True)[1],
         "half_least": halves[0], "half_most": halves[-1],
@@ -591,6 +596,8 @@ def _fits() -> dict[str, object]:
         "over_several_within": sum(abs(place.error) <= page.TOKENS for place in over if len(place.by_machine) > 1),
         "over_missed": " and ".join(f"{place}, {place.error:+.3f}" for place in over if abs(place.error) > page.TOKENS),
         "falls": sum(page.falls(file) for file in page.SERVED),
+        "files_of": len(page.SERVED),
+        **{name: float(bare.bare_ms[bare.tokens == tokens][0]) for name, tokens in (("falls_from", 48), ("falls_to", 64))},
         "late_over_within": page.close(page.OVER, late)[0],
         "late_over_most": max(each.off(page.OVER) for part in late for each in page.answers(*part)),
     }  # fmt: skip
@@ -599,7 +606,7 @@ def _fits() -> dict[str, object]:
 def _places() -> dict[str, object]:
     """What is said of break-even lengths of the same place in several files, and of tok/s."""
     page = accuracy_tensor_parallel
-    every, worst = page.places(), max(page.places(), key=lambda place: abs(place.error))
+    every, wide = page.places(), page.places(page.MOVED, page.WIDE, page.BOTH)
     several = [place for place in every if len(place.by_machine) > 1]
     lone = [place for place in every if len(place.by_machine) == 1]
     length, where = page.again_length()
@@ -609,8 +616,13 @@ def _places() -> dict[str, object]:
         "places_of": len(every),
         **{f"{name}_{what}": count for name, found in (("several", several), ("lone", lone))
            for what, count in (("within", sum(abs(place.error) <= page.TOKENS for place in found)), ("of", len(found)))},
-        "worst": str(worst),
-        "worst_error": worst.error,
+        "missed_places": " and ".join(f"{place}, {place.error:+.3f}" for place in every if abs(place.error) > page.TOKENS),
+        "wide_worst": max(abs(place.error) for place in wide),
+        **{f"own_{drafts}_{what}": value for drafts in (3, 5)
+           for what, value in zip(("least", "most"), page.by_own_tables_ms(drafts + 1), strict=True)},
+        **{f"mean_{drafts}_{what}": page.mean_off_ms(name, "nop2p", drafts + 1) for drafts in (3, 5)
+           for what, name in (("whole", page.BESIDE), ("wide", page.WIDE), ("alone", page.ALONE))},
+        **_between_servers(),
         "again_default": page.again(page.BASE),
         "again_nop2p": page.again("nop2p"),
         "again_length": length,
@@ -618,6 +630,20 @@ def _places() -> dict[str, object]:
         **{f"{name}{what}": max(page.rates_off(by, *files)) for name, by in (("", page.FIT), ("over_", page.OVER))
            for what, files in (("rate_most", others), ("rate_late", page.TWICE[:1]))},
     }  # fmt: skip
+
+
+def _between_servers() -> dict[str, int]:
+    """How many lengths servers of other machines tell within the aim."""
+    page = accuracy_tensor_parallel
+    nop2p, others = (
+        [place for place in page.places() if (place.nccl == "nop2p") is peerless] for peerless in (True, False)
+    )
+    pairs, loo, others_pairs = page.pairs(nop2p), page.by_other_servers(nop2p), page.pairs(others)
+    return {
+        f"{name}_{what}": count
+        for name, found in (("pairs", pairs), ("loo", loo), ("pairs_else", others_pairs))
+        for what, count in zip(("within", "of"), found, strict=True)
+    }
 
 
 def _starts() -> dict[str, object]:

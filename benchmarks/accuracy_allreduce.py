@@ -57,11 +57,11 @@ def _read(path: Path, nccl: str) -> Forwards:
     return Forwards(*(np.array([float(row[name]) for row in rows]) for name in ("tokens", "with_ms", "without_ms")))
 
 
-DRAFTED, STARTED = ("h200x2g", "h200x2j"), "h200x2k"
-"""Machines whose all-reduces in a forward were measured between a drafter's graphs, too; and one where those alone were, in five starts."""
+CYCLED = ("h200x2n", "h200x2o", "h200x2p", "h200x2q")
+"""Machines whose all-reduces in a forward were measured in whole cycles, too."""
 
-CYCLED = ("h200x2n", "h200x2o")
-"""Machines on which the harness had whole cycles about its forwards: before, drafts as wide as the verify, and short gathers."""
+DRAFTED, STARTED = ("h200x2g", "h200x2j"), "h200x2k"
+"""Those of before, with drafts as wide as the verify and short gathers about the forwards; and one where these alone were, in five starts."""
 
 GATHERS = {TABLES_OF: "h200x2f_gather.csv", **{machine: f"{machine}_gather.csv" for machine in (*DRAFTED, *CYCLED)}}
 """Gathers of logits by setting: those of the first of these are another machine's, of the one of five starts there are none."""
@@ -211,7 +211,7 @@ NO_ATTENTION = "no attention"
 @cache
 def changes() -> dict[str, dict[str, Changed]]:
     """By machine and setting the changes of forwards from the default's: the tables' machine, then the others."""
-    machines = (TABLES_OF, "h200x2c", "h200x2", "h200x2b", "h200x2e", *DRAFTED)
+    machines = (TABLES_OF, "h200x2c", "h200x2", "h200x2b", "h200x2e", *DRAFTED, *CYCLED)
     found = {
         machine: _changes_of(partial(harness_forwards, machine=machine), machine == TABLES_OF) for machine in machines
     }
@@ -251,6 +251,12 @@ def missed() -> list[tuple[str, str, int]]:
     ]
 
 
+def in_the_table(nccl: str, tokens: int) -> bool:
+    """Whether the table in a forward has messages of so many tokens under a setting and under the default."""
+    known, size = harness_curves(TABLES["in a forward"]), float(SHAPE.message_bytes(float(tokens)))
+    return all(size in known[name].sizes for name in ("default", nccl))
+
+
 def told_by_nothing() -> int:
     """How many changes are within the aim of no change at all."""
     every = (each.measured_ms for found in changes().values() for each in found.values())
@@ -264,23 +270,24 @@ def _cells(measured: FloatArray, by_table: FloatArray | None) -> str:
 
 
 def beside_table() -> str:
-    """A line for each setting that was measured between drafts: an all-reduce in a forward without and with them, and a single launch [µs].
+    """A line for each setting that was measured between drafts, and kind of these: an all-reduce without and with them, and a single launch [µs].
 
     Medians over the machines that are named.
     """
     columns = (f"{size} KiB, alone | beside drafts" for size in SHOWN)
     lines = [
-        f"| setting or implementation | on | {' | '.join(columns)} | single launch |",
-        f"|---|---|{'--:|--:|' * len(SHOWN)}--:|",
+        f"| setting or implementation | drafts | on | {' | '.join(columns)} | single launch |",
+        f"|---|---|---|{'--:|--:|' * len(SHOWN)}--:|",
     ]
-    table, machines = TABLES["in a forward"], (*DRAFTED, STARTED)
-    for name, curve in harness_curves(table, machines=machines).items():
-        assert curve.drafting is not None
-        assert curve.drafting.launch_us is not None
-        on = [each.removeprefix("h200") for each in machines if name in harness_curves(table, machines=(each,))]
-        pairs = [each.time_us(1024.0 * size) for size in SHOWN for each in (curve, curve.drafting)]
-        cells = " | ".join(f"{us:.1f} µs" for us in pairs)
-        lines.append(f"| {name} | {', '.join(on)} | {cells} | {curve.drafting.launch_us:.1f} µs |")
+    table = TABLES["in a forward"]
+    for kind, machines in (("whole cycles", CYCLED), ("wide ones", (*DRAFTED, STARTED))):
+        for name, curve in harness_curves(table, machines=machines).items():
+            assert curve.drafting is not None
+            assert curve.drafting.launch_us is not None
+            on = [each.removeprefix("h200") for each in machines if name in harness_curves(table, machines=(each,))]
+            pairs = [each.time_us(1024.0 * size) for size in SHOWN for each in (curve, curve.drafting)]
+            cells = " | ".join(f"{us:.1f} µs" for us in pairs)
+            lines.append(f"| {name} | {kind} | {', '.join(on)} | {cells} | {curve.drafting.launch_us:.1f} µs |")
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ Run: python -m benchmarks.accuracy_cycles
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from benchmarks.accuracy_allreduce import HARNESS
 from benchmarks.accuracy_phases import told
-from benchmarks.accuracy_tensor_parallel import BASE
+from benchmarks.accuracy_tensor_parallel import BASE, BESIDE, WIDE
 
 MACHINE, SETTING = "h200x2m", "nop2p"
 CASES = ((3, 1), (3, 4), (3, 64), (5, 1), (5, 4), (5, 16), (5, 64))
@@ -72,22 +73,29 @@ def cycled(drafts: int, batch: int) -> Change:
     return Change(_harness("verify", drafts, batch), _harness("wide", drafts, batch) + (drafts - 1) * narrow)
 
 
-def by_eq_17(drafts: int, batch: int) -> Change:
-    """By all-reduces of other machines between drafts as wide as the verify."""
-    said = told(SETTING, drafts, batch)
+def by_eq_17(drafts: int, batch: int, name: str = BESIDE) -> Change:
+    """By all-reduces of other machines in whole cycles, or by another table."""
+    said = told(SETTING, drafts, batch, name)
     return Change(said.verify, said.drafts)
+
+
+def by_wide(drafts: int, batch: int) -> Change:
+    """By all-reduces of other machines between drafts as wide as the verify."""
+    return by_eq_17(drafts, batch, WIDE)
 
 
 def table() -> str:
     """A line for each case: what verify and draft forwards take more without peer access."""
     lines = [
-        "| drafts | batch | verify, in a server | in whole cycles | between three wide drafts | alone | by eq. 17 | draft forwards, in a server | in whole cycles | by eq. 17 |",
-        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| drafts | batch | verify, in a server | in whole cycles | between three wide drafts | alone | by eq. 17 | by eq. 17 and wide drafts"
+        " | draft forwards, in a server | in whole cycles | by eq. 17 | by eq. 17 and wide drafts |",
+        f"|--:|--:{'|--:' * 10}|",
     ]
     for case in CASES:
-        server, whole, said = served(*case), cycled(*case), by_eq_17(*case)
-        verify = (server.verify, whole.verify, _harness("beside_three", *case), _harness("alone", *case), said.verify)
-        cells = " | ".join(f"{ms:+.3f}" for ms in (*verify, server.drafts, whole.drafts, said.drafts))
+        server, whole, said, wide = served(*case), cycled(*case), by_eq_17(*case), by_wide(*case)
+        harness = (_harness(part, *case) for part in ("beside_three", "alone"))
+        verify = (server.verify, whole.verify, *harness, said.verify, wide.verify)
+        cells = " | ".join(f"{ms:+.3f}" for ms in (*verify, server.drafts, whole.drafts, said.drafts, wide.drafts))
         lines.append(f"| {case[0]} | {case[1]} | {cells} |")
     return "\n".join(lines)
 
@@ -98,9 +106,8 @@ def over_wide(drafts: int) -> tuple[float, float]:
     return min(more), max(more)
 
 
-def short(of: str, by: str) -> list[float]:
-    """By how much a part is told less than a server's change [ms], rising: `by` cycled or by_eq_17."""
-    how = {"cycled": cycled, "by_eq_17": by_eq_17}[by]
+def short(of: str, how: Callable[[int, int], Change]) -> list[float]:
+    """By how much a part is told less than a server's change [ms], rising: by `cycled`, `by_eq_17` or `by_wide`."""
     return sorted(getattr(served(*case), of) - getattr(how(*case), of) for case in CASES)
 
 

@@ -118,17 +118,6 @@ def larger_ms(part: str, table: str = BESIDE) -> list[float]:
     return sorted(abs(changed) - abs(said) for said, changed in pairs)
 
 
-def shares(part: str) -> list[float]:
-    """What a part has of what cycles of 5 drafts change more than told without peer access, by batch size, rising."""
-    (case,) = (case for case in CASES if case[1:] == ("nop2p", 5))
-    found = []
-    for batch in BATCHES[case[0]]:
-        said, changed = told("nop2p", 5, batch), measured(*case, batch)
-        more = {name: getattr(changed, name) - getattr(said, name) for name in ("verify", "gather", "drafts", "rest")}
-        found.append(more[part] / sum(more.values()))
-    return sorted(found)
-
-
 def rests(nccl: str) -> list[float]:
     """What cycles that draft change by where nothing is communicated, measured [ms], rising."""
     cases = [case for case in CASES if case[1] == nccl and case[2]]
@@ -154,11 +143,9 @@ def missed() -> dict[str, float]:
         "gathers_off": max(gathers), "server_least": min(over), "server_most": max(over),
         "least_verify_beside": verify[0], "most_verify_beside": verify[-1],
         "least_verify_alone": alone[0], "most_verify_alone": alone[-1],
-        "least_drafts": drafts[0], "most_drafts": drafts[-1], "rows_drafts": len(drafts),
+        "least_drafts": drafts[0], "most_drafts": drafts[-1],
         "rest_least": -own[-1], "rest_most": -own[0], "rest_told": -told("engine-own", 3, 1).rest,
         "unmixed_least": -unmixed[-1], "unmixed_most": -unmixed[0], "unmixed_told": -told("no-mixing", 3, 1).rest,
-        "short_verify_least": shares("verify")[0], "short_verify_most": shares("verify")[-1],
-        "short_drafts_least": shares("drafts")[0], "short_drafts_most": shares("drafts")[-1],
         "nop2p_rest": max(map(abs, rests("nop2p"))),
         "unmixed_1": cycle_change_ms("no-mixing", 1), "unmixed_4": cycle_change_ms("no-mixing", 4),
     }  # fmt: skip

@@ -5,9 +5,10 @@ Run: python -m benchmarks.accuracy_tensor_parallel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import combinations
 
 import numpy as np
 
@@ -23,8 +24,8 @@ from specsim.fitting import Fit
 from specsim.quantities import BoolArray, FloatArray
 from specsim.runs.run import RunSet
 
-ON_TIME, LATE = ("h200x2d", "h200x2e", "h200x2", "h200x2j", "h200x2j_again"), "h200x2g"
-"""Servers of one machine, of another, of three, and of one more in two starts; and of one where loads were late that do not stand out (`lateness`)."""
+ON_TIME, LATE = ("h200x2d", "h200x2e", "h200x2", "h200x2m", "h200x2q", "h200x2j", "h200x2j_again"), "h200x2g"
+"""Servers of one machine, of another, of three, of one more and another, and of one in two starts; and of one where loads were late that do not stand out (`lateness`)."""
 TWICE = ON_TIME[-2:]
 """The two starts."""
 SERVED = (*ON_TIME, LATE)
@@ -96,15 +97,11 @@ def standing_out(file: str) -> set[str]:
 
 BESIDE, ALONE = "beside drafts", "in a forward"
 TABLES = (BESIDE, ALONE, "after a cold product", "back to back")
-"""All-reduces by how they were measured: the first in a forward and, where that was done, between a drafter's graphs."""
-
-
-BY_ONE = {f"beside drafts on {machine} alone": machine for machine in DRAFTED}
-"""The same of one machine, which may be the servers' own."""
-
-
-WHOLE = "in whole cycles"
-"""The same on the machines where whole cycles were about the forwards."""
+"""All-reduces by how they were measured: the first in a forward and, where that was done, between a drafter's graphs, in whole cycles."""
+BY_ONE = {f"beside drafts on {machine} alone": machine for machine in CYCLED}
+"""The same of one machine."""
+WIDE = "beside wide drafts"
+"""The same where drafts as wide as the verify were about the forwards: what there is for a setting that no whole cycle was run under."""
 
 
 def curves(name: str, nccl: str, file: str = "") -> tuple[MeasuredCurve, MeasuredCurve]:
@@ -113,28 +110,36 @@ def curves(name: str, nccl: str, file: str = "") -> tuple[MeasuredCurve, Measure
     Medians over the machines that have both, for what machines differ by is no change of a setting; the servers' own is left out
     where there is another.
     """
-    drafting = name in (BESIDE, WHOLE, *BY_ONE)
-    table = ALL_REDUCES[ALONE if drafting else name]
-    stated = CYCLED if name == WHOLE else (BY_ONE[name],) if name in BY_ONE else ()
-    having = stated or having_measured(table, nccl, file.removesuffix("_again"))
-    known = harness_curves(table, gathers=True, machines=having)
+    known = harness_curves(_table(name), gathers=True, machines=having_measured(name, nccl, file))
     before, after = known[BASE], known[CURVES.get(nccl, nccl)]
-    return (before, after) if drafting else (replace(before, drafting=None), replace(after, drafting=None))
+    return (before, after) if name in BETWEEN else (replace(before, drafting=None), replace(after, drafting=None))
 
 
-def having_measured(table: str, nccl: str, own: str) -> tuple[str, ...]:
-    """The machines whose all-reduces tell a setting of servers on one of them, or on none."""
-    machines = (*DRAFTED, STARTED) if table == ALL_REDUCES[ALONE] else DRAFTED
-    having = tuple(each for each in machines if CURVES.get(nccl, nccl) in harness_curves(table, machines=(each,)))
-    return tuple(each for each in having if each != own) or having or (TABLES_OF,)
+BETWEEN = (BESIDE, WIDE, *BY_ONE)
+
+
+def _table(name: str) -> str:
+    return ALL_REDUCES[ALONE if name in BETWEEN else name]
+
+
+def having_measured(name: str, nccl: str, file: str = "") -> tuple[str, ...]:
+    """The machines whose all-reduces tell a setting of servers on one of them, or on none: those of one kind."""
+    if name in BY_ONE:
+        return (BY_ONE[name],)
+    wide = (*DRAFTED, STARTED) if _table(name) == ALL_REDUCES[ALONE] else DRAFTED
+    for machines in (wide,) if name == WIDE else (CYCLED, wide):
+        if having := tuple(each for each in machines if _has(each, _table(name), nccl)):
+            return tuple(each for each in having if each != file.removesuffix("_again")) or having
+    return (TABLES_OF,)
+
+
+def _has(machine: str, table: str, nccl: str) -> bool:
+    return CURVES.get(nccl, nccl) in harness_curves(table, machines=(machine,))
 
 
 def known_by(name: str, nccl: str) -> bool:
-    """Whether a table has a setting: that of stated machines has what it was measured under."""
-    machines = CYCLED if name == WHOLE else (BY_ONE.get(name, ""),)
-    return name not in (WHOLE, *BY_ONE) or CURVES.get(nccl, nccl) in harness_curves(
-        ALL_REDUCES[ALONE], machines=machines
-    )
+    """Whether a table has a setting: that of one machine has what it was measured under."""
+    return name not in BY_ONE or _has(BY_ONE[name], _table(name), nccl)
 
 
 def moved(name: str, nccl: str, file: str = "") -> DerivedSetting:
@@ -142,7 +147,7 @@ def moved(name: str, nccl: str, file: str = "") -> DerivedSetting:
     return DerivedSetting(nccl, BASE, *curves(name, nccl, file), TARGET, DRAFT, gathered=nccl not in CURVES)
 
 
-FORWARDS = ("h200x2d", "h200x2e", "h200x2g", "h200x2j")
+FORWARDS = ("h200x2d", "h200x2e", *DRAFTED, *CYCLED)
 """Machines on which the base's forwards were timed to as many tokens as servers were asked for (on one more that served some of h200x2, too)."""
 
 
@@ -163,26 +168,17 @@ def forwards_of(machines: tuple[str, ...]) -> BareForwards:
     return BareForwards.of(list(times), medians, f"forwards of {', '.join(machines)}", known[0].setup)
 
 
-def lone_counts() -> list[float]:
-    """Counts of tokens at which one machine's forwards alone were timed."""
-    every = [tokens for machine in FORWARDS for tokens in forwards_of((machine,)).tokens]
-    return sorted(tokens for tokens in set(every) if every.count(tokens) == 1)
-
-
 @cache
-def base_fit(file: str, over: tuple[str, ...] = (), but: tuple[str, ...] = ()) -> Fit:
-    """A fit to the base setting's runs, but for some, over the base's forwards alone on these machines."""
-    runs = tuple(run for run in runs_of(file, BASE) if run.id not in but)
+def base_fit(file: str, over: tuple[str, ...] = ()) -> Fit:
+    """A fit to the base setting's runs, over the base's forwards alone on these machines."""
     bare = forwards_of(over) if over else None
-    return fit(RunSet(runs, model_card=served(file).model_card), bare_forwards=bare)
+    return fit(RunSet(runs_of(file, BASE), model_card=served(file).model_card), bare_forwards=bare)
 
 
 @cache
-def model_of(
-    name: str, file: str, over: tuple[str, ...] = (), but: tuple[str, ...] = (), exact: bool = False
-) -> CostModel:
+def model_of(name: str, file: str, over: tuple[str, ...] = (), exact: bool = False) -> CostModel:
     """Such a fit that knows the other settings by one of the tables (eq. 17); `exact` allows for nothing that the table misses."""
-    model = base_fit(file, over, but).model
+    model = base_fit(file, over).model
     for nccl in filter(partial(known_by, name), settings(file)):
         derived = moved(name, nccl, file)
         model = model.with_setting(_Exact(**vars(derived)) if exact else derived)
@@ -393,26 +389,17 @@ def by_model(model: Callable[[str], CostModel]) -> list[tuple[Answer, ByFit]]:
 def variants() -> dict[str, float]:
     """What the page says of fits otherwise made: how many lengths they tell within the aim or hold, and how far they are off."""
     alone = [by_model(lambda file, m=machine: model_of(BESIDE, file, (m,))) for machine in FORWARDS]
-    cleared = by_model(lambda file: model_of(BESIDE, file, (), tuple(run.id for run in left_out(file))))
     exact = by_model(lambda file: model_of(BESIDE, file, others(file), exact=True))
     told_by_one = [sum(_length_off(*pair) <= TOKENS for pair in found) for found in alone]
     return {
         "one_least": min(told_by_one),
         "one_most": max(told_by_one),
-        "cleared": sum(_length_off(*pair) <= TOKENS for pair in cleared),
-        "cleared_most": max(_length_off(*pair) for pair in cleared),
         "exact_held": sum(by.interval[0] <= each.length <= by.interval[1] for each, by in exact),
     }
 
 
 def _length_off(answer: Answer, by: ByFit) -> float:
     return abs(by.length - answer.length)
-
-
-def left_out(file: str) -> tuple[Run, ...]:
-    """The base's runs that the fit over forwards leaves out as gross outliers."""
-    named = {each.run for each in base_fit(file, others(file)).outliers}
-    return tuple(run for run in runs_of(file, BASE) if run.id in named)
 
 
 def falls(file: str) -> bool:
@@ -515,10 +502,14 @@ class Place:
         return float(np.ptp(self.lengths))
 
     @property
+    def machines(self) -> tuple[str, ...]:
+        """What each file was measured on."""
+        return tuple(file.removesuffix("_again") for file in self.files)
+
+    @property
     def by_machine(self) -> dict[str, float]:
         """The error on each machine, of two starts the mean."""
-        machines = [file.removesuffix("_again") for file in self.files]
-        return {each: float(self.errors[[other == each for other in machines]].mean()) for each in machines}
+        return {each: float(self.errors[[other == each for other in self.machines]].mean()) for each in self.machines}
 
     @property
     def error(self) -> float:
@@ -546,6 +537,45 @@ def places(by: str = MOVED, name: str = BESIDE, parts: tuple[tuple[str, str], ..
         )
         for key, each in found.items()
     )
+
+
+def pairs(found: Iterable[Place]) -> tuple[int, int]:
+    """Of how many pairs of servers of one place on two machines how many have the same length within the aim."""
+    apart = [
+        abs(one - other)
+        for place in found
+        for (on, one), (there, other) in combinations(zip(place.machines, place.lengths, strict=True), 2)
+        if on != there
+    ]
+    return sum(each <= TOKENS for each in apart), len(apart)
+
+
+def by_other_servers(found: Iterable[Place]) -> tuple[int, int]:
+    """Of how many lengths how many the median of the other machines' tells within the aim."""
+    off = [
+        abs(length - np.median(place.lengths[elsewhere]))
+        for place in found
+        for machine, length in zip(place.machines, place.lengths, strict=True)
+        if (elsewhere := np.array([each != machine for each in place.machines])).any()
+    ]
+    return sum(each <= TOKENS for each in off), len(off)
+
+
+def mean_off_ms(name: str, nccl: str, width: int) -> float:
+    """What steady changes of PROMPT with so many tokens a request are told by a table less measured [ms], the mean."""
+    each = [told(name, *part) for part in parts_of(nccl)]
+    off = [ms for found in each for run, ms, steady in zip(found.runs, found.error_ms, found.steady, strict=True)
+           if steady and _place(run)[1] == width]  # fmt: skip
+    return float(np.mean(off))
+
+
+def by_own_tables_ms(width: int) -> tuple[float, float]:
+    """What cycles of so many tokens a request without peer access change by the servers' own machine's table, less measured [ms]: least, most."""
+    (name,) = (name for name, machine in BY_ONE.items() if machine in SERVED)
+    found = told(name, BY_ONE[name], "nop2p")
+    off = [float(ms) for run, ms, steady in zip(found.runs, found.error_ms, found.steady, strict=True)
+           if steady and _place(run)[1] == width]  # fmt: skip
+    return min(off), max(off)
 
 
 def places_table(*settings: str) -> str:

@@ -11,7 +11,7 @@ from specsim.cli.main import main
 HERE = Path(__file__).parent
 TABLE = HERE.parent / "validation" / "data" / "h200x2_allreduce.csv"
 MEASURED = HERE.parents[1] / "calibration" / "data"
-IN_FORWARD, GATHERS = (MEASURED / f"h200x2g_{name}.csv" for name in ("in_forward_allreduce", "gather"))
+IN_FORWARD, GATHERS = (MEASURED / f"h200x2p_{name}.csv" for name in ("in_forward_allreduce", "gather"))
 COMMANDS = {
     "comm.txt": ["comm"],
     "comm_help.txt": ["comm", "--help"],

@@ -168,7 +168,7 @@ def test_the_calibration_pages_commands_over_several_gpus_tell_a_setting_that_wa
         "in-forward": "in_forward_allreduce",
         "gather": "gather",
     }.items():
-        shutil.copy(data / f"h200x2g_{kind}.csv", tmp_path / f"allreduce-{name}.csv")
+        shutil.copy(data / f"h200x2p_{kind}.csv", tmp_path / f"allreduce-{name}.csv")
     monkeypatch.chdir(tmp_path)
     (block,) = [each for each in blocks("docs/calibration.md", "bash") if "specsim comm" in each]
     lines = [line.split() for line in block.replace("\\\n", "").splitlines() if line.startswith("specsim")]

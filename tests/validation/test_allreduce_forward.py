@@ -21,6 +21,7 @@ from benchmarks.accuracy_allreduce import (
     fall_short,
     forwards,
     harness_curves,
+    in_the_table,
     missed,
     within,
 )
@@ -122,21 +123,22 @@ def test_weights_from_memory_are_most_of_what_simple_takes_more_in_a_forward():
 
 
 def test_all_reduces_as_a_forward_meets_them_tell_its_changes():
-    """Within 15% or 0.1 ms, eight machines; those in a forward are asked of other machines' alone.
+    """Within 15% or 0.1 ms, twelve machines; those in a forward are asked of other machines' alone.
 
-    One of the two misses is vLLM's at 192 tokens, between two sizes of the table.
+    Twelve of the 14 misses lie between two sizes of the table.
     """
-    assert within("back to back") == (216, 380)
-    assert within("after a product") == (224, 380)
-    assert within("after a cold product") == (335, 380)
+    assert within("back to back") == (318, 524)
+    assert within("after a product") == (324, 524)
+    assert within("after a cold product") == (461, 524)
     asked = [within(name, "in a forward") for name in ("in a forward", "after a cold product", "back to back")]
-    assert asked == [(222, 224), (197, 224), (134, 224)]
-    assert missed() == [("h200x2c", "Ring-LL128", 32), ("h200x2j", "vllm", 192)]
+    assert asked == [(354, 368), (323, 368), (236, 368)]
+    at_its_sizes = [each for each in missed() if in_the_table(*each[1:])]
+    assert at_its_sizes == [("h200x2c", "Ring-LL128", 32), ("h200x2o", "nop2p", 12)]
 
 
-def test_changes_are_of_eight_machines_and_no_machine_is_told_by_its_own_forwards():
+def test_changes_are_of_twelve_machines_and_no_machine_is_told_by_its_own_forwards():
     found = changes()
-    assert [len(settings) for settings in found.values()] == [12, 6, 4, 2, 1, 2, 2, 1]
+    assert [len(settings) for settings in found.values()] == [12, 6, 4, 2, 1, 2, 2, 2, 2, 2, 2, 1]
     own, *others = found.values()
     assert all(told.by_table["in a forward"] is None for told in own.values())
     assert all(told.by_table["in a forward"] is not None for each in others for told in each.values())

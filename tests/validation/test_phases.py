@@ -63,24 +63,19 @@ EACH = [(*case, batch) for case in CASES for batch in BATCHES[case[0]]]
 
 @pytest.mark.parametrize(("machine", "nccl", "drafts", "batch"), EACH)
 def test_every_part_of_a_step_is_told(machine, nccl, drafts, batch):
-    """Found: verify within 0.11 ms, gathers within 0.02, drafts within 0.06, what has no message within 0.052."""
+    """Found: verify within 0.07 ms, gathers within 0.02, drafts within 0.03, what has no message within 0.042."""
     said, found = told(nccl, drafts, batch), measured(machine, nccl, drafts, batch)
-    assert found.verify == pytest.approx(said.verify, abs=0.11)
+    assert found.verify == pytest.approx(said.verify, abs=0.075)
     assert found.gather == pytest.approx(said.gather, abs=0.02)
-    assert found.drafts == pytest.approx(said.drafts, abs=0.06)
-    assert found.rest == pytest.approx(said.rest, abs=0.052)
+    assert found.drafts == pytest.approx(said.drafts, abs=0.03)
+    assert found.rest == pytest.approx(said.rest, abs=0.042)
 
 
 def test_without_what_was_measured_beside_drafts_verifys_changes_would_be_missed():
-    assert larger_ms("verify")[-1] < 0.11
+    assert max(map(abs, larger_ms("verify"))) < 0.075
     alone = larger_ms("verify", ALONE)
     assert alone[0] > 0.04
-    assert alone[-1] > 0.2
-
-
-def test_draft_forwards_change_by_more_than_told_everywhere():
-    """Does not fit, by 0.06 ms at most."""
-    assert 0 < larger_ms("drafts")[0] < larger_ms("drafts")[-1] < 0.06
+    assert alone[-1] > 0.18
 
 
 def test_what_carries_no_message_differs_where_mixing_is_gone_and_not_without_peer_access():

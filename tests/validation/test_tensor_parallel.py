@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_allreduce import DRAFTED, HARNESS, STARTED, changes, harness_curves
+from benchmarks.accuracy_allreduce import CYCLED, DRAFTED, HARNESS, STARTED, changes, harness_curves, harness_forwards
 from benchmarks.accuracy_tensor_parallel import (
     ALONE as WITHOUT_DRAFTS,
 )
@@ -35,11 +35,14 @@ from benchmarks.accuracy_tensor_parallel import (
     TABLES,
     TOKENS,
     UNSTEADY,
+    WIDE,
     again,
     again_length,
     answers,
     base_fit,
     beyond,
+    by_other_servers,
+    by_own_tables_ms,
     close,
     curves,
     falls,
@@ -50,11 +53,12 @@ from benchmarks.accuracy_tensor_parallel import (
     held,
     larger_ms,
     lateness,
-    left_out,
     loads_told,
+    mean_off_ms,
     model_of,
     others,
     outside_intervals,
+    pairs,
     parts_of,
     places,
     rates_off,
@@ -86,33 +90,43 @@ def test_on_one_machine_every_change_and_every_length_is_told():
 
 
 def test_all_reduces_as_a_forward_meets_them_tell_a_servers_changes():
-    """Found: NCCL's settings 81 of 88, the engine's own 37 of 40; where no load stands out all 80 and all 33."""
-    assert within(BESIDE, OF_NCCL) == (81, 88)
-    assert within(BESIDE, OF_NCCL, steady=True) == (80, 80)
+    """Found: NCCL's settings 101 of 112, the engine's own 37 of 40; where no load stands out 100 of 102 and all 33."""
+    assert within(BESIDE, OF_NCCL) == (101, 112)
+    assert within(BESIDE, OF_NCCL, steady=True) == (100, 102)
     assert within(BESIDE, parts_of(OWN)) == (37, 40)
     assert within(BESIDE, parts_of(OWN), steady=True) == (33, 33)
-    assert within("after a cold product", OF_NCCL)[0] < 70
-    assert within("back to back", OF_NCCL)[0] < 60
+    assert within("after a cold product", OF_NCCL)[0] < 90
+    assert within("back to back", OF_NCCL)[0] < 80
+
+
+def test_steady_changes_that_are_missed_are_of_three_drafts_at_four_requests_without_peer_access():
+    found = [(part, told(BESIDE, *part)) for part in PROMPT]
+    missed = [(*part, run.id) for part, each in found
+              for run, ok, steady in zip(each.runs, each.within, each.steady, strict=True) if steady and not ok]  # fmt: skip
+    assert missed == [(file, "nop2p", "4 draft tokens nop2p 4x128") for file in ("h200x2e", "h200x2j")]
 
 
 @pytest.mark.parametrize("name", BY_ONE)
 def test_one_machines_tables_tell_the_changes_as_well(name):
-    """To the engine's own and to no peer access, which both machines have; lengths by the one's 30 of 35, by the other's 24."""
-    assert within(name, BOTH, steady=True) == within(BESIDE, BOTH, steady=True) == (70, 70)
-    assert close(MOVED, BOTH, True, name) == ((30, 35) if BY_ONE[name] == "h200x2g" else (24, 35))
+    """To the engine's own and to no peer access, which all of them have: 89 to 92 of 92, and lengths 38 to 42 of 49."""
+    assert within(BESIDE, BOTH, steady=True) == (90, 92)
+    changes, lengths = within(name, BOTH, steady=True), close(MOVED, BOTH, True, name)
+    assert (changes[1], lengths[1]) == (92, 49)
+    assert changes[0] >= 89
+    assert 38 <= lengths[0] <= 42
 
 
 def test_settings_are_told_by_machines_that_have_both_and_not_by_the_servers_own_where_another_has():
-    table = "in_forward_allreduce"
-    assert having_measured(table, "nop2p", "h200x2j") == ("h200x2g", "h200x2k")
-    assert having_measured(table, OWN, "h200x2d") == ("h200x2g", "h200x2j")
-    assert having_measured(table, "no-mixing", "h200x2g") == ("h200x2g",)
-    assert having_measured(table, "Ring-LL", "h200x2") == ("h200x2d",)
-    assert having_measured("allreduce", "nop2p", "h200x2e") == ("h200x2g", "h200x2j")
-    default, _ = curves(BESIDE, "nop2p", "h200x2j_again")
-    assert default == harness_curves(table, gathers=True, machines=("h200x2g", "h200x2k"))["default"]
-    (name,) = (name for name, machine in BY_ONE.items() if machine == "h200x2j")
-    assert curves(name, OWN, "h200x2j")[1] == harness_curves(table, gathers=True, machines=("h200x2j",))["vllm"]
+    table, cycled = "in_forward_allreduce", ("h200x2n", "h200x2o", "h200x2p")
+    assert having_measured(BESIDE, "nop2p", "h200x2q") == cycled
+    assert having_measured(BESIDE, OWN, "h200x2d") == having_measured("back to back", OWN) == (*cycled, "h200x2q")
+    assert having_measured(BESIDE, "no-mixing", "h200x2g") == ("h200x2g",)
+    assert having_measured(BESIDE, "Ring-LL", "h200x2") == ("h200x2d",)
+    assert having_measured(WIDE, "nop2p", "h200x2j_again") == ("h200x2g", "h200x2k")
+    default, _ = curves(BESIDE, "nop2p", "h200x2q")
+    assert default == harness_curves(table, gathers=True, machines=cycled)["default"]
+    (name,) = (name for name, machine in BY_ONE.items() if machine == "h200x2q")
+    assert curves(name, OWN, "h200x2j")[1] == harness_curves(table, gathers=True, machines=("h200x2q",))["vllm"]
 
 
 def test_of_several_machines_each_counts_once():
@@ -125,9 +139,8 @@ def test_of_several_machines_each_counts_once():
 
 
 def test_it_takes_what_was_measured_beside_drafts_to_tell_the_engines_own():
-    assert within(WITHOUT_DRAFTS, OF_NCCL) == (80, 88)
     for name in TABLES[1:]:
-        assert within(name, parts_of(OWN))[0] <= 26
+        assert within(name, parts_of(OWN))[0] <= 27
 
 
 def test_where_the_host_was_late_changes_are_not_told():
@@ -153,10 +166,11 @@ def test_nothing_lies_outside_the_tables():
 
 
 def test_changes_are_told_within_a_fifth_of_a_millisecond_but_without_peer_access():
-    """Means are on the page; without peer access changes of 3 to 10 ms are up to 0.42 larger, those of 5 drafts larger in every file."""
-    assert min(ms for found in larger_ms("nop2p", 6).values() for ms in found) > 0.09
-    assert max(abs(ms) for found in larger_ms("nop2p", 4).values() for ms in found) < 0.14
-    for nccl, most in ((OWN, 0.19), ("Ring-LL", 0.105), ("Ring-Simple", 0.17), ("nop2p", 0.42)):
+    """Means are on the page; without peer access changes of 5 drafts at 16 are up to 0.38 larger, those of 3 up to 0.28 smaller."""
+    assert min(larger_ms("nop2p", 6)[16]) > 0.1
+    of_three = np.concatenate(list(larger_ms("nop2p", 4).values()))
+    assert ((of_three < 0).sum(), of_three.size) == (16, 17)
+    for nccl, most in ((OWN, 0.12), ("Ring-LL", 0.105), ("Ring-Simple", 0.17), ("nop2p", 0.38)):
         for width in (1, 4, 6):
             found = larger_ms(nccl, width)
             assert found
@@ -165,62 +179,61 @@ def test_changes_are_told_within_a_fifth_of_a_millisecond_but_without_peer_acces
 
 
 def test_loads_that_stand_out_scatter_by_clearly_more_than_any_other():
-    """15 of 138 of fewer than 64 requests, by 0.92% and more; the others by 0.79% at most."""
+    """17 of 174 of fewer than 64 requests, by 0.92% and more; the others by 0.79% at most."""
     assert (MANY, UNSTEADY) == (64, 0.009)
     told_of = loads_told()
-    assert (told_of["few_loads"], told_of["standing_out"]) == (138, 15)
+    assert (told_of["few_loads"], told_of["standing_out"]) == (174, 17)
     assert told_of["out_least"] - told_of["else_most"] > 0.001
 
 
 def test_break_even_lengths_of_settings_that_were_never_run():
-    """Found: 43 of 56 by the base's own runs moved, the engine's own 16 of 20; where no load stands out 56 of 62."""
+    """Found: 53 of 72 by the base's own runs moved, the engine's own 16 of 20; where no load stands out 66 of 76."""
     assert TOKENS == 0.05
-    assert close(MOVED, OF_NCCL) == (43, 56)
+    assert close(MOVED, OF_NCCL) == (53, 72)
     assert close(MOVED, parts_of(OWN)) == (16, 20)
     assert close(MOVED, parts_of("Ring-LL", "Ring-Simple")) == (27, 28)
-    assert close(MOVED, PROMPT, steady=True) == (56, 62)
+    assert close(MOVED, PROMPT, steady=True) == (66, 76)
     assert close(MOVED, parts_of("Ring-LL", "Ring-Simple"), steady=True) == (27, 27)
-    assert close(MOVED, parts_of(OWN), steady=True) == (13, 14)
-    assert close(MOVED, parts_of("nop2p"), steady=True) == (16, 21)
-    assert close(FIT, OF_NCCL)[0] >= 35
+    assert close(MOVED, parts_of(OWN), steady=True) == (14, 14)
+    assert close(MOVED, parts_of("nop2p"), steady=True) == (25, 35)
+    assert close(FIT, OF_NCCL)[0] >= 45
     errors = [each.off(MOVED) for each in steady_answers()]
-    assert max(errors) < 0.09
+    assert max(errors) < 0.1
 
 
 def test_over_forwards_a_fit_tells_more_lengths_but_without_peer_access():
-    """Found: 53 of 62 within 0.05 tokens and at most 0.10 off, by the fit alone 44 and 0.26."""
+    """Found: 58 of 76 within 0.05 tokens and at most 0.12 off, by the fit alone 49 and 0.28."""
     kinds = (("Ring-LL", "Ring-Simple"), (OWN,), ("nop2p",))
     by_kind = {by: [close(by, parts_of(*kind), steady=True) for kind in kinds] for by in (FIT, OVER)}
-    assert by_kind == {FIT: [(21, 27), (8, 14), (15, 21)], OVER: [(27, 27), (10, 14), (16, 21)]}
+    assert by_kind == {FIT: [(21, 27), (5, 14), (23, 35)], OVER: [(26, 27), (11, 14), (21, 35)]}
     found = steady_answers()
-    assert max(each.off(OVER) for each in found) < 0.11 < max(each.off(FIT) for each in found)
-    assert close(OVER, OF_NCCL) == (47, 56)
-    assert [sum(abs(place.error) <= TOKENS for place in places(by)) for by in (FIT, OVER)] == [22, 29]
+    assert max(each.off(OVER) for each in found) < 0.13
+    assert max(each.off(FIT) for each in found) > 0.25
+    assert close(OVER, OF_NCCL) == (51, 72)
+    assert [sum(abs(place.error) <= TOKENS for place in places(by)) for by in (FIT, OVER)] == [21, 28]
 
 
 def test_intervals_over_forwards_hold_all_steady_lengths_and_are_wider_than_the_aim():
     assert LEVEL == 0.90
-    assert [sum(each.holds(by) for each in steady_answers()) for by in (FIT, OVER)] == [58, 62]
-    assert [held(by, PROMPT) for by in (FIT, OVER)] == [(69, 76), (73, 76)]
+    assert [sum(each.holds(by) for each in steady_answers()) for by in (FIT, OVER)] == [74, 76]
+    assert [held(by, PROMPT) for by in (FIT, OVER)] == [(86, 92), (90, 92)]
     assert held(OVER, OF_LATE) == (14, 16)
     assert half_widths(OVER)[0] > TOKENS
     assert np.median(half_widths(OVER)) < 0.8 * np.median(half_widths(FIT))
-    assert 50 <= variants()["exact_held"] < 60  # without what eq. 17 is allowed to miss
+    assert 55 <= variants()["exact_held"] < 70  # without what eq. 17 is allowed to miss
 
 
-def test_one_late_load_is_an_outlier_over_forwards_and_makes_the_largest_error_of_the_fit():
-    assert [(file, run.id) for file in SERVED for run in left_out(file)] == [
-        ("h200x2j", "6 draft tokens default 1x128")
-    ]
-    assert not any(base_fit(file).outliers for file in SERVED)
-    assert max(steady_answers(), key=lambda each: each.off(FIT)) in answers("h200x2j", OWN)
-    found = variants()
-    assert found["cleared"] == 46
-    assert found["cleared_most"] < 0.11
+def test_no_run_of_the_base_is_left_out_and_two_late_loads_make_the_largest_errors():
+    for file in SERVED:
+        assert not base_fit(file).outliers
+        assert not base_fit(file, others(file)).outliers
+    for by in (FIT, OVER):
+        assert max(steady_answers(), key=lambda each, by=by: each.off(by)) in answers("h200x2j", OWN)
 
 
 def test_forwards_of_one_machine_tell_about_as_many_lengths():
-    assert 50 <= variants()["one_least"] <= variants()["one_most"] <= 51
+    """Found: 56 to 65 of 76, by the median of all 58."""
+    assert 55 < variants()["one_least"] <= variants()["one_most"] < 66
 
 
 def test_fits_are_lines_over_the_base_or_its_forwards():
@@ -228,14 +241,16 @@ def test_fits_are_lines_over_the_base_or_its_forwards():
         assert {base_fit(file, over).model.form for over in ((), others(file))} == {"line"}
 
 
-def test_over_forwards_two_places_are_told_by_more_than_the_aim():
+def test_over_forwards_three_places_are_told_by_more_than_the_aim():
     missed = [place for place in places(OVER) if abs(place.error) > TOKENS]
-    assert {(place.nccl, place.width, place.batch) for place in missed} == {("nop2p", 6, 16), (OWN, 4, 64)}
+    assert {(place.nccl, place.width, place.batch) for place in missed} == {
+        ("nop2p", 6, 16), ("nop2p", 4, 64), (OWN, 6, 16)
+    }  # fmt: skip
     assert max(abs(place.error) for place in missed) < 0.08
 
 
 def test_forwards_are_medians_over_other_machines_than_the_servers():
-    assert others("h200x2j_again") == others("h200x2j") == ("h200x2d", "h200x2e", "h200x2g")
+    assert others("h200x2j_again") == others("h200x2j") == tuple(f"h200x2{each}" for each in "degnopq")
     assert others("h200x2") == FORWARDS
     alone = {machine: forwards_of((machine,)) for machine in FORWARDS}
     for file in SERVED:
@@ -243,40 +258,56 @@ def test_forwards_are_medians_over_other_machines_than_the_servers():
         for tokens, ms in zip(found.tokens, found.raw_ms, strict=True):
             each = [alone[m].raw_ms[alone[m].tokens.index(tokens)] for m in others(file) if tokens in alone[m].tokens]
             assert ms == np.median(each)
-    assert 384 not in forwards_of(others("h200x2j")).tokens  # only that machine's were timed there
+    assert 384 not in alone["h200x2d"].tokens  # some have sizes that others lack
+    assert 384 in forwards_of(FORWARDS).tokens
 
 
-def test_over_forwards_a_fit_warns_where_tables_of_unlike_sizes_make_verify_fall():
+def test_over_forwards_a_fit_warns_where_verify_falls_as_the_harness_s_forwards_do():
     found = [file for file in SERVED if falls(file)]
-    assert found == ["h200x2d", "h200x2e", "h200x2", "h200x2g"]
+    assert found == ["h200x2d", "h200x2e", "h200x2", "h200x2j", "h200x2g"]
+    for machine in CYCLED:
+        bare = harness_forwards("default", machine)
+        assert bare.bare_ms[bare.tokens == 64] < 0.98 * bare.bare_ms[bare.tokens == 48]
     for file in found:
         (note,) = [each for each in model_of(BESIDE, file, others(file)).notes if f"{OWN}: verify FALLS" in each]
         assert re.findall(r"ms at (\d+)", note) == ["48", "64"]
 
 
-def test_over_machines_break_even_lengths_are_told_within_the_aim_at_all_places_but_one():
-    """5 drafts at 16 requests without peer access: too short, in three of four starts, which agree within 0.02."""
-    (missed,) = [place for place in places() if abs(place.error) > TOKENS]
-    assert (missed.nccl, missed.width, missed.batch) == ("nop2p", 6, 16)
-    short = missed.errors < -TOKENS
-    assert short.sum() == 3
-    assert np.ptp(missed.lengths[short]) < 0.02
+def test_over_machines_break_even_lengths_are_told_within_the_aim_at_all_places_but_two():
+    """Both without peer access: 3 drafts at 4 requests too long, 5 at 16 too short; by wide drafts none."""
+    missed = {(place.nccl, place.width, place.batch): place.error for place in places() if abs(place.error) > TOKENS}
+    assert missed == {
+        ("nop2p", 4, 4): pytest.approx(0.059, abs=0.002),
+        ("nop2p", 6, 16): pytest.approx(-0.060, abs=0.002),
+    }
+    assert max(abs(place.error) for place in places(MOVED, WIDE, BOTH)) < TOKENS
     assert len(places()) == 31
-    assert sum(len(place.by_machine) > 1 for place in places()) == 24
+    assert sum(len(place.by_machine) > 1 for place in places()) == 25
 
 
-def test_all_other_lengths_that_are_missed_are_one_machines_at_64_requests():
-    """Without peer access its lengths lie below the others' by more than those differ."""
-    found = [(place, file) for place in places() for file, error in zip(place.files, place.errors, strict=True)
-             if abs(error) > TOKENS and (place.nccl, place.width, place.batch) != ("nop2p", 6, 16)]  # fmt: skip
-    assert {(place.nccl, place.width, place.batch, file) for place, file in found} == {
-        (OWN, 4, 64, "h200x2e"), ("nop2p", 4, 64, "h200x2e"), ("nop2p", 6, 64, "h200x2e")
-    }  # fmt: skip
-    for place, file in found:
-        if place.nccl == "nop2p":
-            at = place.files.index(file)
-            others = np.delete(place.lengths, at)
-            assert others.min() - place.lengths[at] > np.ptp(others)
+def test_lengths_that_are_missed_elsewhere_are_of_64_requests_without_peer_access():
+    found = {(place.width, place.batch, file) for place in places()
+             for file, error in zip(place.files, place.errors, strict=True)
+             if abs(error) > TOKENS and (place.nccl, place.width, place.batch) not in {("nop2p", 4, 4), ("nop2p", 6, 16)}}  # fmt: skip
+    assert found == {(4, 64, "h200x2e"), (6, 64, "h200x2e"), (6, 64, "h200x2m")}
+
+
+def test_servers_of_other_machines_tell_a_length_no_better():
+    """Without peer access 48 of 64 pairs agree within 0.05 tokens, and medians of others 31 of 35, eq. 17 tells 25; else all agree."""
+    nop2p, others = ([place for place in places() if (place.nccl == "nop2p") is peerless] for peerless in (True, False))
+    assert pairs(nop2p) == (48, 64)
+    assert by_other_servers(nop2p) == (31, 35)
+    assert pairs(others) == (19, 19)
+
+
+def test_cycles_of_three_drafts_change_by_less_without_peer_access_than_whole_cycles_say():
+    """By the servers' own tables, too; those of five do not, and wide drafts are the other way about."""
+    assert 0.1 < mean_off_ms(BESIDE, "nop2p", 4) < 0.2
+    assert abs(mean_off_ms(BESIDE, "nop2p", 6)) < 0.1
+    assert abs(mean_off_ms(WIDE, "nop2p", 4)) < 0.02
+    assert mean_off_ms(WIDE, "nop2p", 6) < -0.15
+    assert by_own_tables_ms(4)[0] > 0.1
+    assert max(map(abs, by_own_tables_ms(6))) < 0.11
 
 
 def test_without_peer_access_one_start_differs_from_the_next():
@@ -330,7 +361,7 @@ def ratios(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "most", "us"), [("back to back", 0.59, 2.68, 5.4), ("in a forward", 0.72, 1.22, 1.5)]
+    ("name", "least", "most", "us"), [("back to back", 0.50, 2.68, 5.4), ("in a forward", 0.63, 1.38, 1.5)]
 )
 def test_forwards_were_told_so_far_off(name, least, most, us):
     """What specsim/cost/derived.py says of them."""
@@ -339,15 +370,15 @@ def test_forwards_were_told_so_far_off(name, least, most, us):
 
 
 def test_intervals_allow_for_what_all_reduces_in_a_forward_missed():
-    """One forward, of 192 tokens by vLLM, between two that the table has; and one cycle to the engine's own, 5 drafts at 16, by 0.02 ms."""
-    assert forwards_outside(allowed(True, True), "in a forward") == (1, 224)
-    assert served_outside(allowed(True, True), BESIDE, OF_NCCL) == (0, 80)
-    assert served_outside(allowed(True, False, True), BESIDE, parts_of(OWN)) == (1, 33)
+    """But six forwards by vLLM, of tokens between two that the table has."""
+    assert forwards_outside(allowed(True, True), "in a forward") == (6, 368)
+    assert served_outside(allowed(True, True), BESIDE, OF_NCCL) == (0, 102)
+    assert served_outside(allowed(True, False, True), BESIDE, parts_of(OWN)) == (0, 33)
 
 
 def test_to_the_engines_own_changes_were_told_so_far_off():
-    """What specsim/cost/derived.py says of them: 0.83 to 1.29 times what is told beside drafts, to 1.83 without."""
-    for name, least, most in ((BESIDE, 0.83, 1.29), (WITHOUT_DRAFTS, 0.83, 1.83)):
+    """What specsim/cost/derived.py says of them: 0.90 to 1.32 times what is told beside drafts, to 1.79 without."""
+    for name, least, most in ((BESIDE, 0.90, 1.32), (WITHOUT_DRAFTS, 0.92, 1.79)):
         found = [told(name, *part) for part in parts_of(OWN)]
         every = np.concatenate([(each.change_ms / (each.change_ms + each.error_ms))[each.steady] for each in found])
         assert (every.min(), every.max()) == pytest.approx((least, most), abs=0.01)
@@ -359,34 +390,34 @@ def test_between_implementations_without_drafts_beside_them_intervals_have_to_al
 
 
 def test_intervals_do_not_allow_for_a_late_host():
-    """Three of 14 steady changes, of 113 on the others one."""
+    """Three of 14 steady changes, of 135 on the others none."""
     assert outside_intervals(OF_LATE) == 3
-    assert outside_intervals(PROMPT) == 1
+    assert outside_intervals(PROMPT) == 0
 
 
 def test_intervals_allow_for_what_all_reduces_alone_missed():
     for name, most in (("back to back", 1), ("after a cold product", 0)):
         missed, of = forwards_outside(allowed(False, True), name)
         assert missed <= most
-        assert of == 380
-        assert served_outside(allowed(False, True), name, PROMPT) == (0, 113)
+        assert of == 524
+        assert served_outside(allowed(False, True), name, PROMPT) == (0, 135)
     assert forwards_outside(allowed(True, True), "back to back")[0] > 100
 
 
 def test_tok_s_given_the_accept_length():
-    """Found: median 1.6%, at most 6.5% where no load stands out; to 15% where the fit saw two loads of the default that were late."""
+    """Found: median 1.7%, at most 5.4% where no load stands out; to 15% where the fit saw two loads of the default that were late."""
     fitted_late = "h200x2j"
     others = [file for file in ON_TIME if file != fitted_late]
     off = rates_off(FIT, *others)
-    assert np.median(off) < 0.017
-    assert max(off) < 0.066
+    assert np.median(off) < 0.018
+    assert max(off) < 0.055
     assert {f"6 draft tokens default {batch}x128" for batch in (1, 4)} < standing_out(fitted_late)
     assert max(rates_off(FIT, fitted_late)) < 0.15
-    assert max(rates_off(OVER, *others)) < 0.05
-    assert max(rates_off(OVER, fitted_late)) < 0.03
+    assert max(rates_off(OVER, *others)) < 0.065
+    assert max(rates_off(OVER, fitted_late)) < 0.1
 
 
-@pytest.mark.parametrize("machine", ["h200x2", *(f"h200x2{each}" for each in "bcdegjknop")])
+@pytest.mark.parametrize("machine", ["h200x2", *(f"h200x2{each}" for each in "bcdegjknopq")])
 def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
     """On three machines there were wide drafts beside them; whole cycles have a name of their own since."""
     shape = read_shape(HARNESS.parent / "models" / "llama-3.1-8b.json")
@@ -404,6 +435,6 @@ def test_the_table_in_a_forward_is_made_of_the_forwards(machine):
 
 def test_every_run_is_of_one_model_and_engine():
     runs = [run for file in SERVED for run in served(file).runs]
-    assert [len(served(file).runs) for file in SERVED] == [40, 32, 60, 36, 16, 36]
+    assert [len(served(file).runs) for file in SERVED] == [40, 32, 60, 24, 24, 36, 16, 36]
     assert len({(run.setup.model, run.setup.engine_version) for run in runs}) == 1
-    assert [len(runs_of(file, "default")) for file in SERVED] == [12, 12, 12, 12, 8, 12]
+    assert [len(runs_of(file, "default")) for file in SERVED] == [12, 12, 12, 12, 12, 12, 8, 12]
