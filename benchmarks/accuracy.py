@@ -207,10 +207,10 @@ vLLM 0.24.0 without weights, with an EAGLE-3 head and forced acceptance, over tw
 batch 1 to 64, by `python -m calibration serve --tensor-parallel 2`; which loads each file has is in `calibration/data/README.md`. `h200x2d` and `h200x2e` are of one machine each, the former that of the tables for Ring-LL and Ring-Simple
 (`calibration/data/h200x2d_served_llama-3.1-8b.json` and so on); the three starts of `h200x2` were, by our notes, on three
 machines: plain decode and 3 drafts on the first, 5 drafts on the other two (with the engine's own all-reduce on the first and second), so
-that there every L* of 5 drafts, and the engine's own change at 5, is between machines. `h200x2j` is of one more, where the engine's own was started apart from
+that there every L* of 5 drafts but the engine's own at batch 1, and the engine's own change at 5, is between machines. `h200x2j` is of one more, where the engine's own was started apart from
 the others, and `h200x2j_again` a later start there; `h200x2g`, `h200x2m` and `h200x2q` are of one more each. In each file the fit saw all runs under NCCL's default, with vLLM's own all-reduce off. All other settings are the default's times
 moved by eq. 17; none of their runs was seen. `engine-own` has vLLM's own all-reduce on, told by the table of `vllm`; `no-mixing` is
-NCCL_GRAPH_MIXING_SUPPORT=0. For the first and without peer access ("nop2p") all-reduces were measured between a drafter's graphs, too ("beside drafts"), in whole cycles on {cycled}: at each size
+NCCL_GRAPH_MIXING_SUPPORT=0. For `engine-own` and without peer access ("nop2p") all-reduces were measured between a drafter's graphs, too ("beside drafts"), in whole cycles on {cycled}: at each size
 the median over those machines, each once, without the servers' own; for `no-mixing` on `h200x2g` itself, beside wide drafts (below). For the others they are of `h200x2d`,
 with gathers of one more machine (`h200x2f_gather.csv`).
 
@@ -223,7 +223,7 @@ and no gather lies outside the tables. Of the {both_of} changes to the engine's 
 
 What is missed. † marks loads that stand out, {standing_out} of {few_loads} with fewer than {many} requests in these files: the standard deviation of their parts (half of what
 `min` and `max` lie apart, over √3) is more than {unsteady:.1%}, no other's by more than {else_most:.1%}; the share was chosen on the loads of the first three files, and that they were disturbed is an inference. Where none
-stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and {own_steady_within} of {own_steady_of} to the engine's own are within; outside their intervals lie {outside}. Measured changes are larger than told by
+stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and {own_steady_within} of {own_steady_of} to the engine's own are within; outside their intervals lie {outside} of all. Measured changes are larger than told by
 (means over these files at batch 1, 4, 16 and 64, where no load stands out, ms):
 
 {larger}
@@ -231,13 +231,13 @@ stands out, {felt_steady_within} of {felt_steady_of} between NCCL's settings and
 `h200x2g` is apart, since there loads were late that do not stand out: under the default cycles of fewer than {many} requests with drafts took
 {late_least:.2f} to {late_most:.2f} times those of `h200x2d` ({late_own_least:.2f} to {late_own_most:.2f} with the engine's own all-reduce), those that do not stand out to {late_steady:.2f} times; in the other files to {others_most:.2f}, and those that do not stand out to {others_steady:.2f}.
 We take the host to have been late (an inference): forwards alone on the two GPUs are told as on others (above). {late_standing} of its {late_loads} loads of fewer than {many} requests stand out, by the same share. How many servers stand on the GPUs
-is not what decides: five and four did here, eight on `h200x2d` and `h200x2e`, three on `h200x2j`. What a host adds is no part of eq. 17: of {late_of} changes {late_within} are told within the aim
+is not what decides: five and four did here, eight on `h200x2d` and `h200x2e`, three on `h200x2j`, `h200x2m` and `h200x2q`. What a host adds is no part of eq. 17: of {late_of} changes {late_within} are told within the aim
 (by the other tables, in their order, {late_by_others}); of the {late_steady_of} where no load stands out {late_steady_within}, and {late_outside} of those lie outside their intervals.
 
 ### NCCL's all-reduces between a drafter's graphs
 
 What forwards take longer with all-reduces, over their number: alone, each forward waited for, and between draft forwards, without a wait; and from one single launch there to the next.
-Drafts were whole cycles (below) or, before the harness had those, forwards as wide as the verify with a short gather between (medians over the machines of each row; `vllm-nccl` is NCCL as vLLM calls it; rows of other machines differ by some tenths of a µs for that alone):
+Drafts were whole cycles (below) or, before the harness had those, forwards as wide as the verify with a short gather between (medians over the machines of each row; `vllm-nccl` is NCCL as vLLM calls it; `h200x2k` has messages from 128 KiB to 3 MiB; rows of other machines differ for that alone, among those of whole cycles by up to {apart_small:.1f} µs to 512 KiB and {apart_large:.1f} at 4 MiB):
 
 {beside}
 
@@ -279,7 +279,7 @@ Verify graphs of cycles that draft change by {least_verify_beside:+.2f} to {most
 {most_drafts:+.2f} ms. Changes by gathers without peer access are told within {gathers_off:.1%}; a gather itself took
 {server_least:.1f} to {server_most:.1f} times what `h200x2f_gather.csv` says, and of 16 KiB to 4 MiB {gather_least:.2f} to {gather_most:.2f} of an all-reduce of as many bytes back to back.
 Where nothing is communicated, the engine's own all-reduce saves {rest_least:.2f} to {rest_most:.2f} ms ({rest_told:.2f} told) and no mixing {unmixed_least:.2f} to {unmixed_most:.2f} ({unmixed_told:.2f} told), without peer access {nop2p_rest:.2f} ms differ at most:
-{launches:.0f} single launches, counted in cycles of three drafts. Whole cycles without mixing were {unmixed_1:.2f} and {unmixed_4:.2f} ms longer at batch 1 and 4 all the same: the host came late, with seven servers on it.
+{launches:.0f} single launches, counted in cycles of three drafts. Servers' cycles without mixing were {unmixed_1:.2f} and {unmixed_4:.2f} ms longer as a whole at batch 1 and 4 all the same: the host came late, with seven servers on it (an inference).
 
 That places are left uncounted is not what is missed. On one GPU vLLM was made to wait {wait_short:g} or {wait_long:g} µs in each place in which a tensor-parallel one
 reduces (`calibration serve --settings wait-5,wait-20`), so that the two differ by {wait_apart:g} µs in each of those that eq. 17 counts. To 16 requests
@@ -297,9 +297,11 @@ GPUs (four servers, one start, as above). What verify and draft forwards take mo
 {cycles}
 
 Servers' verifies change by {cycled_verify_least:+.2f} to {cycled_verify_most:+.2f} ms more than in whole cycles on the same GPUs (mean {cycled_verify_mean:+.2f}), by {eq_verify_least:+.2f} to {eq_verify_most:+.2f} more than by eq. 17 and other machines' whole cycles
-(mean {eq_verify_mean:+.2f}), by {wide_verify_least:+.2f} to {wide_verify_most:+.2f} more than by wide drafts (mean {wide_verify_mean:+.2f}). It is not the
-number of drafts: in whole cycles of 3 verify's change is {wide_3_least:.2f} to {wide_3_most:.2f} ms more than between three wide drafts, in those of 5 {wide_5_least:.2f} to {wide_5_most:.2f}. Draft forwards change by up to {cycled_drafts_most:.2f} ms more than in whole cycles where vLLM runs those of one to four requests in graphs of four or six tokens, which the harness does not;
-eq. 17 counts those, and its three all-reduces and a gather are told within {eq_drafts_most:.2f} ms, so that draft forwards need no times of their own. The harness has whole cycles about its forwards since (`allreduce --model`).
+(mean {eq_verify_mean:+.2f}), by {wide_verify_least:+.2f} to {wide_verify_most:+.2f} more than by eq. 17 and wide drafts (mean {wide_verify_mean:+.2f}). These are readings of one start each, and verify's change in the harness's cycles of 3 drafts differs by up to {again_ms:.2f} ms from that
+of `allreduce --model` minutes before on the same GPUs (`h200x2o`, `h200x2p`); what sets whole cycles apart is that in one and the same start they take more than wide drafts everywhere: with 3 drafts {wide_3_least:.2f} to {wide_3_most:.2f} ms more than between three wide ones, with 5
+{wide_5_least:.2f} to {wide_5_most:.2f}. In the server that was read the default's cycles of 1 and 4 requests took {marked_least:.1f} to {marked_most:.1f} ms more than in one without marks, so that we take the host to have been late there; each part is of the rank that waits less. Draft forwards change by up to {cycled_drafts_most:.2f} ms more
+than in whole cycles, most at 5 drafts and one request, which vLLM runs in a graph of six tokens and the harness does not; eq. 17 counts the graph's, and its three all-reduces and a gather are off by {eq_drafts_off:.3f} ms at most, so that draft
+forwards need no times of their own. The harness has whole cycles about its forwards since (`allreduce --model`): they are what vLLM 0.24 runs.
 
 ### Break-even lengths over two GPUs
 
@@ -310,38 +312,38 @@ count of tokens the median over those of {forwards_of} that have it and are not 
 {fits}
 
 Without forwards a fit takes the default's cycles for a line in tokens. Over them Ring's lengths and the engine's own are told better, those without peer access are not; by forwards of one machine alone
-{one_least} to {one_most} are within the aim. On `h200x2j` both saw two loads of the default that stand out. The {one_file} of `h200x2d` go by its own machine's all-reduces, all others by other machines'.
+{one_least} to {one_most} are within the aim, so that the median of several is no better than one. On `h200x2j` both fits saw two loads of the default that stand out, and both err most there. The {one_file} of `h200x2d` go by its own machine's all-reduces, all others by other machines'.
 
-Intervals add to the fit's own what eq. 17 is allowed to miss in verify, which was set on changes of these servers among others, so that this is no test on fresh data: without it {exact_held} lie in theirs. Half of one
-is {half_least:.2f} to {half_most:.2f} tokens, more than the aim. Of all loads, those that stand out too, {held_all} of {held_of} lie in them (without forwards {held_fit}), on `h200x2g` {held_late} of {held_late_of}.
+Intervals add to the fit's own what eq. 17 is allowed to miss in verify, which was set on servers of `h200x2`, `h200x2d` and `h200x2e`: of the {fresh_of} lengths of those that were measured later {fresh_held} lie in theirs, of all {steady_close_of} lengths {over_held}, without that allowance {exact_held}. Half of one
+is {half_least:.3f} to {half_most:.2f} tokens, more than the aim. Of all loads, those that stand out too, {held_all} of {held_of} lie in them (without forwards {held_fit}), on `h200x2g` {held_late} of {held_late_of}.
 
 At {over_places_within} of {places_of} places (a setting, drafts and batch size; {several_of} on two machines or more, of which {over_several_within} are) the median error over machines is within the aim over forwards, by the fit at {fit_places_within} and by moved
-runs at {places_within}. Not over forwards: {over_missed} (told less measured). On {falls} of the {files_of} files specsim warns that verify falls from 48 to 64 tokens under the engine's own,
+runs at {places_within}. Not over forwards: {over_missed} (told less measured). On all {falls} files with the engine's own specsim warns that verify falls from 48 to 64 tokens under the engine's own,
 as forwards of the harness do without any all-reduce ({falls_from:.2f} to {falls_to:.2f} ms on `h200x2n`). All loads:
 
 {tensor_parallel_answers}
 
-By moved runs, but for `h200x2g`, {moved_close_within} of {moved_close_of} under NCCL's settings are within 0.05, on `h200x2d` {one_close_within} of {one_close_of}, over NVLink {nvlink_close_within} of {nvlink_close_of}, without peer access
+By moved runs, but for `h200x2g`, {moved_close_within} of {moved_close_of} under NCCL's settings are within 0.05, on `h200x2d` {one_close_within} of {one_close_of}, under Ring-LL and Ring-Simple {nvlink_close_within} of {nvlink_close_of}, without peer access
 {nop2p_close_within} of {nop2p_close_of}; with the engine's own all-reduce {own_close_within} of {own_close_of}. The fit tells {told_close} of NCCL's, over forwards {over_close}.
 On `h200x2g` {late_close_within} of {late_close_of} are by moved runs, with errors to {late_close_most:.2f} tokens, over forwards {late_over_within}, with errors to {late_over_most:.2f}.
 
-Where no load stands out {steady_close_within} of {steady_close_of} are, by moved runs: over NVLink {nvlink_steady_within} of {nvlink_steady_of}, with the engine's own all-reduce {own_steady_close_within} of {own_steady_close_of}, without peer access {nop2p_steady_within} of {nop2p_steady_of}. Of the latter two {both_close_within} of {both_close_of}, by all-reduces of one machine alone
-{one_close_least} to {one_close_most}, by those beside wide drafts {wide_close_within}. The same lengths in each file, and those by moved runs less what was measured:
+Where no load stands out {steady_close_within} of {steady_close_of} are, by moved runs: under Ring-LL and Ring-Simple {nvlink_steady_within} of {nvlink_steady_of}, with the engine's own all-reduce {own_steady_close_within} of {own_steady_close_of}, without peer access {nop2p_steady_within} of {nop2p_steady_of}. Of the latter two {both_close_within} of {both_close_of}, by all-reduces of one machine alone
+{one_close_least} to {one_close_most}. By those beside wide drafts it would be {own_wide_within} of {own_wide_of} and {nop2p_wide_within} of {nop2p_wide_of}: whole cycles stand on this page since they are what vLLM runs, not since they were nearer. The same lengths in each file, and those by moved runs less what was measured:
 
 {places}
 
 By moved runs the median over machines is within 0.05 tokens at {several_within} of the {several_of} places that were served on two machines or more; of the {lone_of} others {lone_within} are. The ones missed are {missed_places}.
-Cycles of 3 drafts change by less without peer access than whole cycles say, those of 5 do not: they are told {mean_3_whole:+.2f} and {mean_5_whole:+.2f} ms off on average, by all-reduces beside wide drafts {mean_3_wide:+.2f} and {mean_5_wide:+.2f}, in a forward alone {mean_3_alone:+.2f} and
-{mean_5_alone:+.2f}; by its own tables `h200x2q` is told {own_3_least:+.2f} to {own_3_most:+.2f} and {own_5_least:+.2f} to {own_5_most:+.2f} ms off. Why is not known. By wide drafts, which leave out some of what cycles of 5 take and nothing of those of 3, no place is off by more than {wide_worst:.3f}.
+Without peer access {large_3} of {large_3_of} changes of 3 drafts are told too large (mean of all {mean_3_whole:+.2f} ms), those of 5 too small at 16 requests and by {mean_5_off:.2f} ms on average. By all-reduces beside wide drafts the means are {mean_3_wide:+.2f} and {mean_5_wide:+.2f} ms, in a forward alone {mean_3_alone:+.2f} and
+{mean_5_alone:+.2f}: those tell 3 drafts, though their verify falls short (above), and 5 drafts by too little; no place is off by more than {wide_worst:.3f} tokens by wide drafts. By tables of their own machine cycles of `h200x2q` are told {own_3_least:+.2f} to {own_3_most:+.2f} and {own_5_least:+.2f} to {own_5_most:+.2f} ms off, those of `h200x2m` from 4 requests on
+by the parts of its own whole cycles {m_least:+.2f} to {m_most:+.2f}. Why 3 drafts take less than 5 would say is not known.
 
-How far any model could come: without peer access servers of two machines have the same length within 0.05 tokens in {pairs_within} of {pairs_of} pairs, and what the other machines' servers measured, the median, tells {loo_within} of {loo_of}; of
-all other settings {pairs_else_within} of {pairs_else_of} pairs agree so.
+What servers themselves differ by, where no load stands out: without peer access those of two machines have the same length within 0.05 tokens in {pairs_within} of {pairs_of} pairs, and the median of the other machines' servers, under the very setting, tells {loo_within} of {loo_of} (of two starts the mean). Of all other settings {pairs_else_within} of {pairs_else_of} pairs agree so.
 
 How well loads repeat themselves: in two starts on `h200x2j` those of fewer than {many} requests that do not stand out differ by up to {again_default:.1%} under the default and {again_nop2p:.1%} without peer access, and an L* by up to {again_length:.2f} tokens ({again_where}). Tok/s of
 all loads that do not stand out, by the measured accept length, is told by the fit within {rate_most:.1%} but on `h200x2j`, where it saw two late loads of the default: {rate_late:.1%}; over forwards within {over_rate_most:.1%}, on
 `h200x2j` {over_rate_late:.1%}.
 
-What the engine's own all-reduce saves, both measured (`h200x2`; 5 drafts on other machines than plain decode):
+What the engine's own all-reduce saves, both measured (`h200x2`; 5 drafts on other machines than plain decode, but the engine's own at batch 1):
 
 {own_all_reduce}
 
@@ -453,7 +455,8 @@ def _by_all_reduces() -> dict[str, object]:
 def _missed_forwards() -> dict[str, object]:
     """On how many machines forwards were measured, and what is said of changes that a table does not tell."""
     page = accuracy_allreduce
-    many = [max(told.tokens.max() for told in found.values()) >= 512 for found in page.changes().values()]
+    many = [max(told.tokens.max() for told in found.values()) >= 512
+            for machine, found in page.changes().items() if machine != page.NO_ATTENTION]  # fmt: skip
     missed = page.missed()
     between = [each for each in missed if not page.in_the_table(*each[1:])]
     places = sorted({(nccl, tokens) for _, nccl, tokens in between})
@@ -502,6 +505,7 @@ def _over_two_gpus() -> dict[str, object]:
         "own_all_reduce": page.own_table(),
         "larger": page.larger_table(),
         "beside": accuracy_allreduce.beside_table(),
+        **dict(zip(("apart_small", "apart_large"), accuracy_allreduce.apart_us(), strict=True)),
         **_waits_and_phases(),
         **_whole_cycles(),
         "alone_nccl": page.within(page.ALONE, of_nccl)[0],
@@ -530,7 +534,8 @@ def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
     found = {
         "both": page.within(page.BESIDE, page.BOTH),
         "both_close": page.close(page.MOVED, page.BOTH, True),
-        "wide_close": page.close(page.MOVED, page.BOTH, True, page.WIDE),
+        "own_wide": page.close(page.MOVED, own, True, page.WIDE),
+        "nop2p_wide": page.close(page.MOVED, page.parts_of("nop2p"), True, page.WIDE),
         "steady_close": page.close(page.MOVED, page.PROMPT, True),
         "nop2p_steady": page.close(page.MOVED, page.parts_of("nop2p"), True),
         "own_steady_close": page.close(page.MOVED, own, True),
@@ -561,6 +566,10 @@ def _counted(of_nccl: tuple[tuple[str, str], ...]) -> dict[str, int]:
     }  # fmt: skip
 
 
+def _least_most_mean(rising: Sequence[float]) -> tuple[float, float, float]:
+    return rising[0], rising[-1], float(np.mean(rising))
+
+
 def _whole_cycles() -> dict[str, object]:
     """What is said of the harness's whole cycles."""
     page = accuracy_cycles
@@ -568,10 +577,15 @@ def _whole_cycles() -> dict[str, object]:
     short = {(by, of): page.short(of, how) for by, how in changes.items() for of in ("verify", "drafts")}
     return {
         "cycles": page.table(),
-        **{f"{by}_{of}_{what}": value
-           for (by, of), ms in short.items() for what, value in (("least", ms[0]), ("most", ms[-1]), ("mean", np.mean(ms)))},
+        **{f"{by}_verify_{what}": value
+           for by in changes for what, value in zip(("least", "most", "mean"), _least_most_mean(short[by, "verify"]), strict=True)},
+        "cycled_drafts_most": short["cycled", "drafts"][-1],
         **{f"wide_{drafts}_{what}": value for drafts in (3, 5)
            for what, value in zip(("least", "most"), page.over_wide(drafts), strict=True)},
+        "eq_drafts_off": max(map(abs, short["eq", "drafts"])),
+        "again_ms": max(map(abs, page.apart_from_tables_ms())),
+        **dict(zip(("marked_least", "marked_most"), page.marked_ms(), strict=True)),
+        **dict(zip(("m_least", "m_most"), page.whole_off_ms(), strict=True)),
     }  # fmt: skip
 
 
@@ -580,6 +594,8 @@ def _fits() -> dict[str, object]:
     page = accuracy_tensor_parallel
     late = tuple(part for part in page.PARTS if part[0] == page.LATE)
     over = page.places(page.OVER)
+    later = page.parts_of("h200x2m", "h200x2q", *page.TWICE)
+    fresh = [each.holds(page.OVER) for part in later for each in page.answers(*part) if each.steady]
     halves, bare = page.half_widths(page.OVER), accuracy_allreduce.harness_forwards(page.BASE, "h200x2n")
     return {
         "fits": page.fits_table(),
@@ -594,9 +610,10 @@ def _fits() -> dict[str, object]:
         **{f"{name}places_within": sum(abs(place.error) <= page.TOKENS for place in page.places(by))
            for name, by in (("", page.MOVED), ("fit_", page.FIT), ("over_", page.OVER))},
         "over_several_within": sum(abs(place.error) <= page.TOKENS for place in over if len(place.by_machine) > 1),
-        "over_missed": " and ".join(f"{place}, {place.error:+.3f}" for place in over if abs(place.error) > page.TOKENS),
+        "over_missed": ", ".join(f"{place}, {place.error:+.3f}" for place in over if abs(place.error) > page.TOKENS),
         "falls": sum(page.falls(file) for file in page.SERVED),
-        "files_of": len(page.SERVED),
+        "over_held": sum(each.holds(page.OVER) for each in page.steady_answers()),
+        "fresh_held": sum(fresh), "fresh_of": len(fresh),
         **{name: float(bare.bare_ms[bare.tokens == tokens][0]) for name, tokens in (("falls_from", 48), ("falls_to", 64))},
         "late_over_within": page.close(page.OVER, late)[0],
         "late_over_most": max(each.off(page.OVER) for part in late for each in page.answers(*part)),
@@ -606,6 +623,7 @@ def _fits() -> dict[str, object]:
 def _places() -> dict[str, object]:
     """What is said of break-even lengths of the same place in several files, and of tok/s."""
     page = accuracy_tensor_parallel
+    of_three = page.off_ms(page.BESIDE, "nop2p", 4)
     every, wide = page.places(), page.places(page.MOVED, page.WIDE, page.BOTH)
     several = [place for place in every if len(place.by_machine) > 1]
     lone = [place for place in every if len(place.by_machine) == 1]
@@ -620,8 +638,10 @@ def _places() -> dict[str, object]:
         "wide_worst": max(abs(place.error) for place in wide),
         **{f"own_{drafts}_{what}": value for drafts in (3, 5)
            for what, value in zip(("least", "most"), page.by_own_tables_ms(drafts + 1), strict=True)},
-        **{f"mean_{drafts}_{what}": page.mean_off_ms(name, "nop2p", drafts + 1) for drafts in (3, 5)
+        **{f"mean_{drafts}_{what}": np.mean(page.off_ms(name, "nop2p", drafts + 1)) for drafts in (3, 5)
            for what, name in (("whole", page.BESIDE), ("wide", page.WIDE), ("alone", page.ALONE))},
+        "mean_5_off": -np.mean(page.off_ms(page.BESIDE, "nop2p", 6)),
+        "large_3": sum(ms > 0 for ms in of_three), "large_3_of": len(of_three),
         **_between_servers(),
         "again_default": page.again(page.BASE),
         "again_nop2p": page.again("nop2p"),

@@ -53,7 +53,7 @@ def forwards(nccl: str) -> Forwards:
 
 
 def _read(path: Path, nccl: str) -> Forwards:
-    rows = [row for row in _rows(path) if Way.of(row).name == nccl]
+    rows = [row for row in rows_of(path) if Way.of(row).name == nccl]
     return Forwards(*(np.array([float(row[name]) for row in rows]) for name in ("tokens", "with_ms", "without_ms")))
 
 
@@ -269,6 +269,14 @@ def _cells(measured: FloatArray, by_table: FloatArray | None) -> str:
     return f"{span(by_table - measured)} | {_within(measured, by_table).sum()} of {measured.size}"
 
 
+def apart_us() -> tuple[float, float]:
+    """How far the machines of whole cycles lie apart at most in an all-reduce of a forward alone [µs]: to 512 KiB, and at the largest shown."""
+    each = [harness_curves(TABLES["in a forward"], machines=(machine,)) for machine in CYCLED]
+    sizes = 1024.0 * np.array(SHOWN)
+    apart = np.max([np.ptp([curves[name].time_us(sizes) for curves in each], axis=0) for name in each[0]], axis=0)
+    return float(apart[:-1].max()), float(apart[-1])
+
+
 def beside_table() -> str:
     """A line for each setting that was measured between drafts, and kind of these: an all-reduce without and with them, and a single launch [µs].
 
@@ -312,7 +320,7 @@ class Started:
 @cache
 def starts() -> tuple[Started, ...]:
     """What `python -m benchmarks.allreduce_starts` measured."""
-    rows = _rows(HARNESS / f"{STARTED}_starts.csv")
+    rows = rows_of(HARNESS / f"{STARTED}_starts.csv")
     places = dict.fromkeys((row["nccl"], int(row["tokens"])) for row in rows)
     return tuple(
         Started(*place, *(np.array([float(row[name]) for row in rows if (row["nccl"], int(row["tokens"])) == place])
@@ -332,7 +340,7 @@ def starts_table() -> str:
 
 def called_by_vllm_us() -> tuple[FloatArray, FloatArray]:
     """What an all-reduce of NCCL takes more where vLLM calls it, in forwards alone and beside drafts [µs], by tokens."""
-    rows = _rows(HARNESS / f"{DRAFTED[1]}_forward_llama-3.1-8b.csv")
+    rows = rows_of(HARNESS / f"{DRAFTED[1]}_forward_llama-3.1-8b.csv")
     ours, vllms = ([row for row in rows if Way.of(row).name == name] for name in ("default", "vllm-nccl"))
     pairs = list(zip(ours, vllms, strict=True))
     alone, beside = (
@@ -352,11 +360,12 @@ def bare_apart_ms(bare: str) -> float:
 
 
 def _bare_ms(nccl: str, bare: str) -> FloatArray:
-    rows = [row for row in _rows(HARNESS / f"{DRAFTED[1]}_forward_llama-3.1-8b.csv") if Way.of(row).name == nccl]
+    rows = [row for row in rows_of(HARNESS / f"{DRAFTED[1]}_forward_llama-3.1-8b.csv") if Way.of(row).name == nccl]
     return np.array([float(row[bare]) for row in rows])
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
     with path.open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 

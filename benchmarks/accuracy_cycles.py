@@ -5,16 +5,18 @@ Run: python -m benchmarks.accuracy_cycles
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import numpy as np
 
-from benchmarks.accuracy_allreduce import HARNESS
+from benchmarks.accuracy_allreduce import HARNESS, rows_of
 from benchmarks.accuracy_phases import told
-from benchmarks.accuracy_tensor_parallel import BASE, BESIDE, WIDE
+from benchmarks.accuracy_tensor_parallel import BASE, BESIDE, WIDE, runs_of
+from benchmarks.held_out import whole
+from specsim.runs.allreduce import NCCL
 
 MACHINE, SETTING = "h200x2m", "nop2p"
 CASES = ((3, 1), (3, 4), (3, 64), (5, 1), (5, 4), (5, 16), (5, 64))
@@ -36,8 +38,7 @@ class Change:
 
 @cache
 def _rows(name: str) -> tuple[dict[str, str], ...]:
-    with (HARNESS / f"{MACHINE}_{name}.csv").open(encoding="utf-8") as lines:
-        return tuple(csv.DictReader(lines))
+    return tuple(rows_of(HARNESS / f"{MACHINE}_{name}.csv"))
 
 
 def _of(name: str, drafts: int, batch: int, nccl: str) -> list[dict[str, str]]:
@@ -71,6 +72,55 @@ def cycled(drafts: int, batch: int) -> Change:
     """By the harness's whole cycles."""
     narrow = _harness("narrow", drafts, batch)
     return Change(_harness("verify", drafts, batch), _harness("wide", drafts, batch) + (drafts - 1) * narrow)
+
+
+def whole_off_ms() -> tuple[float, float]:
+    """What the parts of whole cycles from 4 requests on change more than servers of the same GPUs without marks [ms]: least and most."""
+    measured = _served_ms()
+    off = [
+        cycled(*case).both + _harness("gather", *case) - (measured[SETTING, *case] - measured[BASE, *case])
+        for case in product((3, 5), (4, 16, 64))
+    ]
+    return min(off), max(off)
+
+
+def marked_ms() -> tuple[float, float]:
+    """What cycles of 1 and 4 requests under the base took more in a server with marks than in one without [ms]: least and most."""
+    unmarked = _served_ms()
+    more = [
+        min(float(row["median_us"]) for row in _of("phases", *case, BASE) if row["phase"] == "cycle") / 1000.0
+        - unmarked[BASE, *case]
+        for case in product((3, 5), (1, 4))
+    ]
+    return min(more), max(more)
+
+
+def _served_ms() -> dict[tuple[str, int, int], float]:
+    """Cycles of servers without marks, by setting, drafts and requests."""
+    return {(run.nccl, int(run.spec.num_draft_tokens) - 1, int(run.workload.batch_size)): whole(run).best
+            for nccl in (BASE, SETTING) for run in runs_of(MACHINE, nccl) if run.spec is not None}  # fmt: skip
+
+
+AGAIN = ("h200x2o", "h200x2p")
+"""Machines that ran whole cycles minutes after their tables, one start each."""
+
+
+def apart_from_tables_ms() -> list[float]:
+    """What verify's change without peer access in cycles of 3 drafts is more than in the tables' forwards of as many tokens [ms]."""
+    found = []
+    for machine in AGAIN:
+        cycles, forwards = (rows_of(HARNESS / f"{machine}_{name}.csv") for name in ("cycles", "forward_llama-3.1-8b"))
+        took = {
+            (row["nccl"], 4 * int(row["batch_size"])): float(row["verify_ms"]) for row in cycles if row["drafts"] == "3"
+        }
+        told_by = {(row["nccl"], int(row["tokens"])): float(row["drafting_ms"])
+                   for row in forwards if row["implementation"] == NCCL}  # fmt: skip
+        found += [
+            (took[SETTING, tokens] - took[BASE, tokens]) - (told_by[SETTING, tokens] - told_by[BASE, tokens])
+            for nccl, tokens in took
+            if nccl == BASE
+        ]
+    return found
 
 
 def by_eq_17(drafts: int, batch: int, name: str = BESIDE) -> Change:

@@ -101,7 +101,7 @@ TABLES = (BESIDE, ALONE, "after a cold product", "back to back")
 BY_ONE = {f"beside drafts on {machine} alone": machine for machine in CYCLED}
 """The same of one machine."""
 WIDE = "beside wide drafts"
-"""The same where drafts as wide as the verify were about the forwards: what there is for a setting that no whole cycle was run under."""
+"""The same where drafts as wide as the verify were about the forwards; BESIDE goes by these for a setting that no whole cycle was run under."""
 
 
 def curves(name: str, nccl: str, file: str = "") -> tuple[MeasuredCurve, MeasuredCurve]:
@@ -116,6 +116,7 @@ def curves(name: str, nccl: str, file: str = "") -> tuple[MeasuredCurve, Measure
 
 
 BETWEEN = (BESIDE, WIDE, *BY_ONE)
+"""Those of forwards between a drafter's."""
 
 
 def _table(name: str) -> str:
@@ -203,7 +204,7 @@ PARTS = tuple((file, nccl) for file in SERVED for nccl in settings(file))
 PROMPT = tuple(part for part in PARTS if part[0] in ON_TIME)
 """Those of the files where no load was late that does not stand out."""
 BOTH = tuple(part for part in PROMPT if all(known_by(name, part[1]) for name in BY_ONE))
-"""Those of them whose setting was measured beside drafts on more machines than one."""
+"""Those of them whose setting was measured on every machine of whole cycles."""
 
 
 @cache
@@ -458,8 +459,8 @@ def own_table() -> str:
     for batch in sorted({batch for batch, _ in default}):
         plain, *drafted = ([times[batch, width] for times in (default, own)] for width in (1, 4, 6))
         times = " | ".join(f"{ms:.2f} ms" for pair in (plain, *drafted) for ms in pair)
-        pairs = (zip(plain, cycles, strict=True) for cycles in drafted)
-        lengths = " | ".join(f"{cycle / step:.2f}" for pair in pairs for step, cycle in pair)
+        both = (zip(plain, cycles, strict=True) for cycles in drafted)
+        lengths = " | ".join(f"{cycle / step:.2f}" for pair in both for step, cycle in pair)
         lines.append(f"| {batch} | {times} | {lengths} |")
     return "\n".join(lines)
 
@@ -497,19 +498,18 @@ class Place:
     errors: FloatArray
 
     @property
-    def apart(self) -> float:
-        """How far the lengths that were measured lie apart at most."""
-        return float(np.ptp(self.lengths))
-
-    @property
-    def machines(self) -> tuple[str, ...]:
-        """What each file was measured on."""
-        return tuple(file.removesuffix("_again") for file in self.files)
-
-    @property
     def by_machine(self) -> dict[str, float]:
         """The error on each machine, of two starts the mean."""
-        return {each: float(self.errors[[other == each for other in self.machines]].mean()) for each in self.machines}
+        return self._by_machine(self.errors)
+
+    @property
+    def length_by_machine(self) -> dict[str, float]:
+        """The length that was measured on each machine, of two starts the mean."""
+        return self._by_machine(self.lengths)
+
+    def _by_machine(self, values: FloatArray) -> dict[str, float]:
+        machines = [file.removesuffix("_again") for file in self.files]
+        return {each: float(values[[other == each for other in machines]].mean()) for each in machines}
 
     @property
     def error(self) -> float:
@@ -541,40 +541,32 @@ def places(by: str = MOVED, name: str = BESIDE, parts: tuple[tuple[str, str], ..
 
 def pairs(found: Iterable[Place]) -> tuple[int, int]:
     """Of how many pairs of servers of one place on two machines how many have the same length within the aim."""
-    apart = [
-        abs(one - other)
-        for place in found
-        for (on, one), (there, other) in combinations(zip(place.machines, place.lengths, strict=True), 2)
-        if on != there
-    ]
+    apart = [abs(one - other) for place in found for one, other in combinations(place.length_by_machine.values(), 2)]
     return sum(each <= TOKENS for each in apart), len(apart)
 
 
 def by_other_servers(found: Iterable[Place]) -> tuple[int, int]:
     """Of how many lengths how many the median of the other machines' tells within the aim."""
     off = [
-        abs(length - np.median(place.lengths[elsewhere]))
-        for place in found
-        for machine, length in zip(place.machines, place.lengths, strict=True)
-        if (elsewhere := np.array([each != machine for each in place.machines])).any()
+        abs(length - np.median([other for there, other in lengths.items() if there != machine]))
+        for lengths in (place.length_by_machine for place in found)
+        for machine, length in lengths.items()
+        if len(lengths) > 1
     ]
     return sum(each <= TOKENS for each in off), len(off)
 
 
-def mean_off_ms(name: str, nccl: str, width: int) -> float:
-    """What steady changes of PROMPT with so many tokens a request are told by a table less measured [ms], the mean."""
-    each = [told(name, *part) for part in parts_of(nccl)]
-    off = [ms for found in each for run, ms, steady in zip(found.runs, found.error_ms, found.steady, strict=True)
-           if steady and _place(run)[1] == width]  # fmt: skip
-    return float(np.mean(off))
+def off_ms(name: str, nccl: str, width: int, *files: str) -> list[float]:
+    """What steady changes of PROMPT, or of these files, with so many tokens a request are told by a table less measured [ms]."""
+    each = [told(name, *part) for part in parts_of(nccl) if not files or part[0] in files]
+    return [float(ms) for found in each for run, ms, steady in zip(found.runs, found.error_ms, found.steady, strict=True)
+            if steady and _place(run)[1] == width]  # fmt: skip
 
 
 def by_own_tables_ms(width: int) -> tuple[float, float]:
     """What cycles of so many tokens a request without peer access change by the servers' own machine's table, less measured [ms]: least, most."""
     (name,) = (name for name, machine in BY_ONE.items() if machine in SERVED)
-    found = told(name, BY_ONE[name], "nop2p")
-    off = [float(ms) for run, ms, steady in zip(found.runs, found.error_ms, found.steady, strict=True)
-           if steady and _place(run)[1] == width]  # fmt: skip
+    off = off_ms(name, "nop2p", width, BY_ONE[name])
     return min(off), max(off)
 
 
@@ -583,9 +575,9 @@ def places_table(*settings: str) -> str:
     lines = ["| setting | drafts | batch | L* measured | told less measured | median |", "|---|--:|--:|---|---|--:|"]
     for each in sorted(places(), key=lambda place: (place.nccl, place.width, place.batch)):
         if each.nccl in settings:
-            pairs = list(zip(each.files, each.lengths, each.errors, strict=True))
-            measured = ", ".join(f"{length:.2f} ({file.removeprefix('h200')})" for file, length, _ in pairs)
-            errors = ", ".join(f"{error:+.2f}" for _, _, error in pairs)
+            readings = list(zip(each.files, each.lengths, each.errors, strict=True))
+            measured = ", ".join(f"{length:.2f} ({file.removeprefix('h200')})" for file, length, _ in readings)
+            errors = ", ".join(f"{error:+.2f}" for _, _, error in readings)
             lines.append(
                 f"| {each.nccl} | {each.width - 1} | {each.batch} | {measured} | {errors} | {each.error:+.3f} |"
             )

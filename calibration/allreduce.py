@@ -222,7 +222,7 @@ class Table:
 
 
 _NEEDED = {"drafting_ms", "narrow_ms", "launch_us"}
-"""Columns that tables of before lack, whose forwards ran alone or between wide drafts only: a way without them is measured again."""
+"""Columns that tables of before lack, whose forwards mostly ran alone or between wide drafts: a way without them is measured again."""
 
 _SHARED = ("ranks", "hardware", "nccl_version", "source")
 COLUMNS = {

@@ -20,6 +20,7 @@ from specsim.quantities import SpecConfig, Workload
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
 from specsim.runs.allreduce import (
+    BETWEEN,
     BETWEEN_DRAFTS,
     CONDITIONS,
     GATHER,
@@ -292,10 +293,13 @@ def _mixed(asked: Compared, start: str, others: Iterable[str], measured: AllRedu
         stated = [str(value) for value in values if value is not None] + ["unstated"] * unstated
         if len(stated) > 1:
             yield f"MIXED, not like for like: the tables differ in {name}: {', '.join(stated)}"
-    drafted = dict.fromkeys(str(row.pattern) for row in measured.of(*BETWEEN_DRAFTS))
-    if len(drafted) > 1:
-        yield f"MIXED, not like for like: all-reduces beside drafts differ in pattern: {', '.join(drafted)}"
     for label in others:
+        between = [kind for each in (start, label) for kind in BETWEEN.values() if kind in asked.files[each]]
+        if asked.draft is not None and len(set(between)) > 1:
+            yield (
+                f"MIXED, not like for like: cycles that draft are told by {between[0]} of {start} and {between[1]} of {label}:"
+                " give tables of one kind"
+            )
         for kind, files in asked.files[start].items():
             if _unlike(asked, kind, files, own := asked.files[label].get(kind, files)):
                 yield (
@@ -337,8 +341,9 @@ def _about_drafts(asked: Compared, start: str, rows: list[Record], measured: All
     kept = [label for label in (start, *others) if getattr(asked.curve(label), "drafting", None) is not None]
     possible = asked.draft is not None and bool((asked.cycle().between_drafts > 0).any())
     if told:
-        launched = " and single launches" * any(row["launch_change_ms"] for row in rows)
-        yield f"cycles that draft are told by all-reduces{launched} measured between a drafter's graphs, to {', '.join(told)}"
+        launched = ["single launches"] * any(row["launch_change_ms"] for row in rows)
+        by = [kind for kind in BETWEEN.values() if any(kind in asked.files.get(each, {}) for each in (start, *told))]
+        yield f"cycles that draft are told by {' and '.join([*by, *launched])}, measured between a drafter's graphs, to {', '.join(told)}"
     apart = [label for label in others if start in kept or label in kept or asked.one_of_nccl(start, label)]
     if possible and apart:
         yield (
@@ -351,11 +356,12 @@ def _about_drafts(asked: Compared, start: str, rows: list[Record], measured: All
             f"what {', '.join(kept)} takes beside drafts is not used: it counts for cycles with CUDA graphs whose drafter has forwards and is split"
             " (--draft-layers)"
         )
-    if measured and (lost := dict.fromkeys((*measured.unused(*BETWEEN_DRAFTS), *measured.unused(LAUNCH)))):
-        yield (
-            f"rows beside drafts of {', '.join(lost)} are not used: the tables have none in a forward of that name, graph mode, ranks,"
-            " hardware and NCCL version, or not one kind of them"
-        )
+    for pattern in (*BETWEEN_DRAFTS, LAUNCH):
+        if measured and (lost := measured.unused(pattern)):
+            yield (
+                f"rows '{pattern}' of {', '.join(lost)} are not used: the tables have none in a forward of that name, graph mode, ranks,"
+                " hardware and NCCL version, several kinds of them, or whole cycles in their place"
+            )
 
 
 def _about_custom(asked: Compared, rows: list[Record]) -> str:
@@ -407,7 +413,9 @@ def _curves_table(record: Record) -> str:
 
 def affine_words(setting: Record) -> str:
     """α + m at β, and each knee, in words."""
-    slopes = [f"{slope:.3g} GB/s" if slope is not None else "flat" for slope in setting["gb_s"]]
+    slopes = [
+        "flat" if slope is None else f"{slope:{',.0f' if slope >= 100 else '.3g'}} GB/s" for slope in setting["gb_s"]
+    ]
     first = f"{setting['fixed_us']:.1f} + bytes at {slopes[0]}"
     return ", ".join(
         [first, *(f"{s} from {_bytes(k)}" for s, k in zip(slopes[1:], setting["knees_bytes"], strict=True))]

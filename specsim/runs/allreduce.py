@@ -16,11 +16,17 @@ IN_A_FORWARD = "in a forward"
 """The pattern of all-reduces that were measured where they are paid: what a forward takes longer with them, over them."""
 
 IN_A_CYCLE, BESIDE_DRAFTS = "in a forward in a whole cycle", "in a forward beside drafts"
-"""The patterns of the same in a forward between a drafter's: behind its logits' gather, a draft forward as wide and narrow ones, as engines
-run them, or with others about it, which tell less of what NCCL takes there (docs/accuracy.md)."""
+"""The patterns of the same in a forward between a drafter's: followed by the gather of its logits, a draft forward as wide and narrow ones,
+as vLLM 0.24 runs them, or with other drafts about it, beside which NCCL takes less (docs/accuracy.md)."""
 
 BETWEEN_DRAFTS = (IN_A_CYCLE, BESIDE_DRAFTS)
-"""Both: what a cycle's all-reduces are read off."""
+"""What a cycle's all-reduces are read off: of a setting the first of these that it has."""
+
+BETWEEN: Mapping[str | None, str] = {
+    IN_A_CYCLE: "all-reduces in whole cycles",
+    BESIDE_DRAFTS: "all-reduces beside drafts",
+}
+"""What rows of these are called."""
 
 LAUNCH = "single launch beside drafts"
 """The pattern of rows that are no all-reduces: from one kernel that is launched singly between a drafter's forwards to the next."""
@@ -115,31 +121,32 @@ class AllReduceTable:
         for row in _placed(self.all_reduces, in_place):
             groups.setdefault((row.name, row.implementation, *row.conditions), []).append(row)
         differing = _differing([rows[0] for rows in groups.values()])
-        companions = [_placed(self.of(*kind), in_place) for kind in ((GATHER,), BETWEEN_DRAFTS, (LAUNCH,))]
-        return tuple(
-            _setting(rows, differing[rows[0].name], *(_beside(rows[0], others) for others in companions))
-            for rows in groups.values()
-        )
+        others = {pattern: _placed(self.of(pattern), in_place) for pattern in COMPANIONS}
+        return tuple(_setting(rows, differing[rows[0].name], others) for rows in groups.values())
 
     @property
     def all_reduces(self) -> tuple[AllReduceRow, ...]:
         """The rows that are all-reduces of a setting of its own."""
         return tuple(row for row in self.rows if row.pattern not in COMPANIONS)
 
-    def of(self, *patterns: str) -> tuple[AllReduceRow, ...]:
-        """The rows of a pattern, or of any of several."""
-        return tuple(row for row in self.rows if row.pattern in patterns)
+    def of(self, pattern: str) -> tuple[AllReduceRow, ...]:
+        """The rows of a pattern."""
+        return tuple(row for row in self.rows if row.pattern == pattern)
 
-    def unused(self, *patterns: str) -> tuple[str, ...]:
-        """Names of which there are rows of these patterns, but none that goes with an all-reduce of that name, in place or not.
+    def unused(self, pattern: str) -> tuple[str, ...]:
+        """Names of which there are rows of a pattern, but none that goes with an all-reduce of that name, in place or not.
 
-        Single launches go with what was measured beside drafts.
+        Single launches go with what was measured beside drafts, and that only where there are no whole cycles.
         """
-        rows = self.of(*patterns)
-        used = {row.name for row in self.all_reduces if _beside(row, rows)}
-        if LAUNCH in patterns:
-            used &= {row.name for row in self.all_reduces if _beside(row, self.of(*BETWEEN_DRAFTS))}
-        return tuple(dict.fromkeys(row.name for row in rows if row.name not in used))
+        others = {each: self.of(each) for each in COMPANIONS}
+        used = {row.name for row in self.all_reduces if _beside(row, others[pattern])}
+        if pattern in BETWEEN_DRAFTS:
+            used = {
+                row.name for row in self.all_reduces if (found := _drafted(row, others)) and found[0].pattern == pattern
+            }
+        elif pattern == LAUNCH:
+            used &= {row.name for row in self.all_reduces if _drafted(row, others)}
+        return tuple(dict.fromkeys(row.name for row in others[pattern] if row.name not in used))
 
 
 def _placed(rows: tuple[AllReduceRow, ...], in_place: bool) -> list[AllReduceRow]:
@@ -168,18 +175,24 @@ def _beside(row: AllReduceRow, others: Sequence[AllReduceRow]) -> list[AllReduce
     return found[0] if len(found) == 1 else []
 
 
+def _drafted(row: AllReduceRow, others: Mapping[str, Sequence[AllReduceRow]]) -> list[AllReduceRow]:
+    """What an all-reduce takes between drafts: in whole cycles, or else beside other drafts."""
+    return next((found for pattern in BETWEEN_DRAFTS if (found := _beside(row, others[pattern]))), [])
+
+
 def _alike(one: object, other: object) -> bool:
     return one is None or other is None or one == other
 
 
 def _setting(
-    rows: list[AllReduceRow],
-    told_apart_by: tuple[str, ...],
-    gathered: list[AllReduceRow],
-    drafting: list[AllReduceRow],
-    launches: list[AllReduceRow],
+    rows: list[AllReduceRow], told_apart_by: tuple[str, ...], others: Mapping[str, Sequence[AllReduceRow]]
 ) -> AllReduceSetting:
     first = rows[0]
+    gathered, drafting, launches = (
+        _beside(first, others[GATHER]),
+        _drafted(first, others),
+        _beside(first, others[LAUNCH]),
+    )
     label = ", ".join([first.name, *(_said(name, getattr(first, name)) for name in told_apart_by)])
     sources = tuple(dict.fromkeys(row.source for row in rows if row.source))
     gather = _curve(f"{label}, gather", gathered) if gathered else None
@@ -191,7 +204,7 @@ def _setting(
     kinds = {
         "all-reduces": rows,
         "gathers": gathered,
-        "all-reduces beside drafts": drafting,
+        BETWEEN[drafting[0].pattern if drafting else BESIDE_DRAFTS]: drafting,
         "single launches": launches,
     }
     files = {kind: tuple(dict.fromkeys(row.file for row in each)) for kind, each in kinds.items() if each}

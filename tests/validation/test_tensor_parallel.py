@@ -12,7 +12,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.accuracy_allreduce import CYCLED, DRAFTED, HARNESS, STARTED, changes, harness_curves, harness_forwards
+from benchmarks.accuracy_allreduce import (
+    CYCLED,
+    DRAFTED,
+    HARNESS,
+    STARTED,
+    changes,
+    harness_curves,
+    harness_forwards,
+    in_the_table,
+)
 from benchmarks.accuracy_tensor_parallel import (
     ALONE as WITHOUT_DRAFTS,
 )
@@ -54,8 +63,8 @@ from benchmarks.accuracy_tensor_parallel import (
     larger_ms,
     lateness,
     loads_told,
-    mean_off_ms,
     model_of,
+    off_ms,
     others,
     outside_intervals,
     pairs,
@@ -64,6 +73,7 @@ from benchmarks.accuracy_tensor_parallel import (
     rates_off,
     runs_of,
     served,
+    settings,
     standing_out,
     steady_answers,
     told,
@@ -139,8 +149,10 @@ def test_of_several_machines_each_counts_once():
 
 
 def test_it_takes_what_was_measured_beside_drafts_to_tell_the_engines_own():
+    """Between NCCL's settings those in a forward alone do as well: 103 of 112, beside drafts 101."""
     for name in TABLES[1:]:
         assert within(name, parts_of(OWN))[0] <= 27
+    assert within(WITHOUT_DRAFTS, OF_NCCL) == (103, 112)
 
 
 def test_where_the_host_was_late_changes_are_not_told():
@@ -170,6 +182,7 @@ def test_changes_are_told_within_a_fifth_of_a_millisecond_but_without_peer_acces
     assert min(larger_ms("nop2p", 6)[16]) > 0.1
     of_three = np.concatenate(list(larger_ms("nop2p", 4).values()))
     assert ((of_three < 0).sum(), of_three.size) == (16, 17)
+    assert of_three.min() > -0.28
     for nccl, most in ((OWN, 0.12), ("Ring-LL", 0.105), ("Ring-Simple", 0.17), ("nop2p", 0.38)):
         for width in (1, 4, 6):
             found = larger_ms(nccl, width)
@@ -220,10 +233,13 @@ def test_intervals_over_forwards_hold_all_steady_lengths_and_are_wider_than_the_
     assert held(OVER, OF_LATE) == (14, 16)
     assert half_widths(OVER)[0] > TOKENS
     assert np.median(half_widths(OVER)) < 0.8 * np.median(half_widths(FIT))
+    later = parts_of("h200x2m", "h200x2q", "h200x2j", "h200x2j_again")  # measured since the allowance was set
+    fresh = [each.holds(OVER) for part in later for each in answers(*part) if each.steady]
+    assert (sum(fresh), len(fresh)) == (27, 27)
     assert 55 <= variants()["exact_held"] < 70  # without what eq. 17 is allowed to miss
 
 
-def test_no_run_of_the_base_is_left_out_and_two_late_loads_make_the_largest_errors():
+def test_no_run_of_the_base_is_left_out_and_fits_err_most_where_two_loads_were_late():
     for file in SERVED:
         assert not base_fit(file).outliers
         assert not base_fit(file, others(file)).outliers
@@ -263,8 +279,10 @@ def test_forwards_are_medians_over_other_machines_than_the_servers():
 
 
 def test_over_forwards_a_fit_warns_where_verify_falls_as_the_harness_s_forwards_do():
+    """In every file that has the engine's own."""
     found = [file for file in SERVED if falls(file)]
-    assert found == ["h200x2d", "h200x2e", "h200x2", "h200x2j", "h200x2g"]
+    assert found == [file for file in SERVED if OWN in settings(file)]
+    assert len(found) == 5
     for machine in CYCLED:
         bare = harness_forwards("default", machine)
         assert bare.bare_ms[bare.tokens == 64] < 0.98 * bare.bare_ms[bare.tokens == 48]
@@ -286,26 +304,26 @@ def test_over_machines_break_even_lengths_are_told_within_the_aim_at_all_places_
 
 
 def test_lengths_that_are_missed_elsewhere_are_of_64_requests_without_peer_access():
-    found = {(place.width, place.batch, file) for place in places()
+    found = {(place.nccl, place.width, place.batch, file) for place in places()
              for file, error in zip(place.files, place.errors, strict=True)
              if abs(error) > TOKENS and (place.nccl, place.width, place.batch) not in {("nop2p", 4, 4), ("nop2p", 6, 16)}}  # fmt: skip
-    assert found == {(4, 64, "h200x2e"), (6, 64, "h200x2e"), (6, 64, "h200x2m")}
+    assert found == {("nop2p", 4, 64, "h200x2e"), ("nop2p", 6, 64, "h200x2e"), ("nop2p", 6, 64, "h200x2m")}
 
 
-def test_servers_of_other_machines_tell_a_length_no_better():
-    """Without peer access 48 of 64 pairs agree within 0.05 tokens, and medians of others 31 of 35, eq. 17 tells 25; else all agree."""
-    nop2p, others = ([place for place in places() if (place.nccl == "nop2p") is peerless] for peerless in (True, False))
-    assert pairs(nop2p) == (48, 64)
-    assert by_other_servers(nop2p) == (31, 35)
-    assert pairs(others) == (19, 19)
+def test_without_peer_access_servers_of_other_machines_do_not_tell_every_length_either():
+    """One in five pairs differs by more than 0.05 tokens, and some from the median of others; under no other setting."""
+    nop2p, rest = ([place for place in places() if (place.nccl == "nop2p") is peerless] for peerless in (True, False))
+    assert pairs(nop2p) == (44, 56)
+    assert by_other_servers(nop2p) == (31, 33)
+    assert pairs(rest) == (19, 19)
 
 
 def test_cycles_of_three_drafts_change_by_less_without_peer_access_than_whole_cycles_say():
     """By the servers' own tables, too; those of five do not, and wide drafts are the other way about."""
-    assert 0.1 < mean_off_ms(BESIDE, "nop2p", 4) < 0.2
-    assert abs(mean_off_ms(BESIDE, "nop2p", 6)) < 0.1
-    assert abs(mean_off_ms(WIDE, "nop2p", 4)) < 0.02
-    assert mean_off_ms(WIDE, "nop2p", 6) < -0.15
+    assert 0.1 < np.mean(off_ms(BESIDE, "nop2p", 4)) < 0.2
+    assert -0.1 < np.mean(off_ms(BESIDE, "nop2p", 6)) < 0
+    assert abs(np.mean(off_ms(WIDE, "nop2p", 4))) < 0.02
+    assert np.mean(off_ms(WIDE, "nop2p", 6)) < -0.15
     assert by_own_tables_ms(4)[0] > 0.1
     assert max(map(abs, by_own_tables_ms(6))) < 0.11
 
@@ -339,6 +357,17 @@ def forwards_outside(derived, name):
     return sum(outside(derived, *pair) for pair in known), sum(pair[0].size for pair in known)
 
 
+def by_vllm_outside():
+    """Tokens of forwards by vLLM's own whose change lies outside what is allowed in forwards."""
+    tokens = []
+    for found in changes().values():
+        if "vllm" in found and (by_table := found["vllm"].by_table["in a forward"]) is not None:
+            low, high = allowed(True, True).bounds_ms(by_table)
+            measured = found["vllm"].measured_ms
+            tokens += [int(each) for each in found["vllm"].tokens[(measured < low) | (measured > high)]]
+    return tokens
+
+
 def served_outside(derived, name, parts):
     """Of steady changes."""
     found = [told(name, *part) for part in parts]
@@ -370,8 +399,10 @@ def test_forwards_were_told_so_far_off(name, least, most, us):
 
 
 def test_intervals_allow_for_what_all_reduces_in_a_forward_missed():
-    """But six forwards by vLLM, of tokens between two that the table has."""
+    """But six forwards by vLLM, of tokens between two that the table has: five of 192, and one of 48 by 0.01 ms."""
     assert forwards_outside(allowed(True, True), "in a forward") == (6, 368)
+    assert sorted(by_vllm_outside()) == [48, *[192] * 5]
+    assert not any(in_the_table("vllm", tokens) for tokens in (48, 192))
     assert served_outside(allowed(True, True), BESIDE, OF_NCCL) == (0, 102)
     assert served_outside(allowed(True, False, True), BESIDE, parts_of(OWN)) == (0, 33)
 
