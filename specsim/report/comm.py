@@ -20,7 +20,6 @@ from specsim.quantities import SpecConfig, Workload
 from specsim.report.records import Record
 from specsim.report.tables import number, table, wrapped
 from specsim.runs.allreduce import (
-    BETWEEN,
     BETWEEN_DRAFTS,
     CONDITIONS,
     GATHER,
@@ -294,7 +293,7 @@ def _mixed(asked: Compared, start: str, others: Iterable[str], measured: AllRedu
         if len(stated) > 1:
             yield f"MIXED, not like for like: the tables differ in {name}: {', '.join(stated)}"
     for label in others:
-        between = [kind for each in (start, label) for kind in BETWEEN.values() if kind in asked.files[each]]
+        between = [kind for each in (start, label) for kind in BETWEEN_DRAFTS.values() if kind in asked.files[each]]
         if asked.draft is not None and len(set(between)) > 1:
             yield (
                 f"MIXED, not like for like: cycles that draft are told by {between[0]} of {start} and {between[1]} of {label}:"
@@ -342,7 +341,11 @@ def _about_drafts(asked: Compared, start: str, rows: list[Record], measured: All
     possible = asked.draft is not None and bool((asked.cycle().between_drafts > 0).any())
     if told:
         launched = ["single launches"] * any(row["launch_change_ms"] for row in rows)
-        by = [kind for kind in BETWEEN.values() if any(kind in asked.files.get(each, {}) for each in (start, *told))]
+        by = [
+            kind
+            for kind in BETWEEN_DRAFTS.values()
+            if any(kind in asked.files.get(each, {}) for each in (start, *told))
+        ]
         yield f"cycles that draft are told by {' and '.join([*by, *launched])}, measured between a drafter's graphs, to {', '.join(told)}"
     apart = [label for label in others if start in kept or label in kept or asked.one_of_nccl(start, label)]
     if possible and apart:

@@ -19,14 +19,8 @@ IN_A_CYCLE, BESIDE_DRAFTS = "in a forward in a whole cycle", "in a forward besid
 """The patterns of the same in a forward between a drafter's: followed by the gather of its logits, a draft forward as wide and narrow ones,
 as vLLM 0.24 runs them, or with other drafts about it, beside which NCCL takes less (docs/accuracy.md)."""
 
-BETWEEN_DRAFTS = (IN_A_CYCLE, BESIDE_DRAFTS)
-"""What a cycle's all-reduces are read off: of a setting the first of these that it has."""
-
-BETWEEN: Mapping[str | None, str] = {
-    IN_A_CYCLE: "all-reduces in whole cycles",
-    BESIDE_DRAFTS: "all-reduces beside drafts",
-}
-"""What rows of these are called."""
+BETWEEN_DRAFTS = {IN_A_CYCLE: "all-reduces in whole cycles", BESIDE_DRAFTS: "all-reduces beside drafts"}
+"""What a cycle's all-reduces are read off, and what it is called: of a setting the first of these that it has."""
 
 LAUNCH = "single launch beside drafts"
 """The pattern of rows that are no all-reduces: from one kernel that is launched singly between a drafter's forwards to the next."""
@@ -188,11 +182,8 @@ def _setting(
     rows: list[AllReduceRow], told_apart_by: tuple[str, ...], others: Mapping[str, Sequence[AllReduceRow]]
 ) -> AllReduceSetting:
     first = rows[0]
-    gathered, drafting, launches = (
-        _beside(first, others[GATHER]),
-        _drafted(first, others),
-        _beside(first, others[LAUNCH]),
-    )
+    gathered, launches = (_beside(first, others[pattern]) for pattern in (GATHER, LAUNCH))
+    drafting = _drafted(first, others)
     label = ", ".join([first.name, *(_said(name, getattr(first, name)) for name in told_apart_by)])
     sources = tuple(dict.fromkeys(row.source for row in rows if row.source))
     gather = _curve(f"{label}, gather", gathered) if gathered else None
@@ -204,7 +195,7 @@ def _setting(
     kinds = {
         "all-reduces": rows,
         "gathers": gathered,
-        BETWEEN[drafting[0].pattern if drafting else BESIDE_DRAFTS]: drafting,
+        BETWEEN_DRAFTS[(drafting and drafting[0].pattern) or BESIDE_DRAFTS]: drafting,
         "single launches": launches,
     }
     files = {kind: tuple(dict.fromkeys(row.file for row in each)) for kind, each in kinds.items() if each}
