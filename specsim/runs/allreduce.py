@@ -130,16 +130,14 @@ class AllReduceTable:
     def unused(self, pattern: str) -> tuple[str, ...]:
         """Names of which there are rows of a pattern, but none that goes with an all-reduce of that name, in place or not.
 
-        Single launches go with what was measured beside drafts, and that only where there are no whole cycles.
+        What was measured beside drafts goes with none that has whole cycles, single launches only with one that has either.
         """
-        others = {each: self.of(each) for each in COMPANIONS}
-        used = {row.name for row in self.all_reduces if _beside(row, others[pattern])}
-        if pattern in BETWEEN_DRAFTS:
-            used = {
-                row.name for row in self.all_reduces if (found := _drafted(row, others)) and found[0].pattern == pattern
-            }
-        elif pattern == LAUNCH:
-            used &= {row.name for row in self.all_reduces if _drafted(row, others)}
+        others, used = {each: self.of(each) for each in COMPANIONS}, set()
+        for row in self.all_reduces:
+            drafted = _drafted(row, others)
+            found = drafted if pattern in BETWEEN_DRAFTS else _beside(row, others[pattern])
+            if found and found[0].pattern == pattern and (drafted or pattern != LAUNCH):
+                used.add(row.name)
         return tuple(dict.fromkeys(row.name for row in others[pattern] if row.name not in used))
 
 
@@ -195,7 +193,7 @@ def _setting(
     kinds = {
         "all-reduces": rows,
         "gathers": gathered,
-        BETWEEN_DRAFTS[(drafting and drafting[0].pattern) or BESIDE_DRAFTS]: drafting,
+        **{kind: [row for row in drafting if row.pattern == pattern] for pattern, kind in BETWEEN_DRAFTS.items()},
         "single launches": launches,
     }
     files = {kind: tuple(dict.fromkeys(row.file for row in each)) for kind, each in kinds.items() if each}
