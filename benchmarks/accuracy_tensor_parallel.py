@@ -558,9 +558,18 @@ def by_other_servers(found: Iterable[Place]) -> tuple[int, int]:
 
 def off_ms(name: str, nccl: str, width: int, *files: str) -> list[float]:
     """What steady changes of PROMPT, or of these files, with so many tokens a request are told by a table less measured [ms]."""
-    each = [told(name, *part) for part in parts_of(nccl) if not files or part[0] in files]
-    return [float(ms) for found in each for run, ms, steady in zip(found.runs, found.error_ms, found.steady, strict=True)
-            if steady and _place(run)[1] == width]  # fmt: skip
+    parts = [part for part in parts_of(nccl) if not files or part[0] in files]
+    return [error for _, _, error in _steady_errors(name, parts, width)]
+
+
+def _steady_errors(name: str, parts: Iterable[tuple[str, str]], width: int) -> Iterator[tuple[int, float, float]]:
+    """Steady changes with so many tokens a request: batch size, what a table tells, and that less what was measured [ms]."""
+    for part in parts:
+        each = told(name, *part)
+        for run, changed, off, steady in zip(each.runs, each.change_ms, each.error_ms, each.steady, strict=True):
+            batch, tokens = _place(run)
+            if steady and tokens == width:
+                yield batch, float(changed + off), float(off)
 
 
 def by_own_tables_ms(width: int) -> tuple[float, float]:
@@ -639,13 +648,8 @@ def larger_ms(nccl: str, width: int) -> dict[int, list[float]]:
     What is saved more counts as larger, too; `width` is the tokens of a request, 1 in plain decode.
     """
     found: dict[int, list[float]] = {}
-    for part in parts_of(nccl):
-        each = told(TABLES[0], *part)
-        larger = -each.error_ms * np.sign(each.change_ms + each.error_ms)
-        for run, ms, steady in zip(each.runs, larger, each.steady, strict=True):
-            batch, tokens = _place(run)
-            if steady and tokens == width:
-                found.setdefault(batch, []).append(float(ms))
+    for batch, said, off in _steady_errors(BESIDE, parts_of(nccl), width):
+        found.setdefault(batch, []).append(-off * float(np.sign(said)))
     return dict(sorted(found.items()))
 
 
