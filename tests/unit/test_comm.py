@@ -472,8 +472,8 @@ def test_settings_between_drafts_of_unlike_kinds_are_mixed(run_cli, csv, tmp_pat
     said = "MIXED, not like for like: cycles that draft are told by all-reduces beside drafts of default and all-reduces in whole cycles of own"
     for how in ((), ("--json",)):
         assert said in " ".join(run_cli("comm", table, *SPLIT, *how).stdout.replace("*", "").split())
-    assert "MIXED" not in run_cli("comm", table, *SPLIT, "--to", "two", "--json").stdout
-    assert "MIXED" not in run_cli("comm", table, *SPLIT[:4], "--num-draft-tokens", "1,4", "--json").stdout
+    for asked in ((*SPLIT, "--to", "two"), (*SPLIT[:4], "--num-draft-tokens", "1,4")):
+        assert "MIXED" not in " ".join(as_json(run_cli("comm", table, *asked, "--json"))["notes"])
     fit(phase_runs(Truth(), (2, 4, 6), (1, 2, 8))).model.save(tmp_path / "m.json")
     asked = ("--model", tmp_path / "m.json", "--to", "own", "--save-model", tmp_path / "own.json")
     assert run_cli("comm", table, *SPLIT, *asked).exit_code == 0

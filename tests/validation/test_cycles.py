@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.accuracy_allreduce import HARNESS, rows_of
 from benchmarks.accuracy_cycles import (
     CASES,
     apart_from_tables_ms,
@@ -52,6 +53,12 @@ def test_draft_forwards_are_told_but_for_those_in_graphs_of_more_tokens():
 def test_the_parts_of_whole_cycles_tell_what_servers_of_the_same_gpus_change_by():
     """Found: from 4 requests on within 0.08 ms of 1.3 to 10, three drafts and five."""
     assert max(map(abs, whole_off_ms())) < 0.09
+
+
+def test_whole_cycles_were_measured_in_so_many_starts():
+    rows = rows_of(HARNESS / "h200x2m_cycles.csv")
+    starts = {nccl: {row["start"] for row in rows if row["nccl"] == nccl} for nccl in ("default", "nop2p")}
+    assert {nccl: len(each) for nccl, each in starts.items()} == {"default": 3, "nop2p": 2}
 
 
 def test_in_the_server_with_marks_the_host_was_late_at_few_requests():

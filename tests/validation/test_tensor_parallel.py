@@ -139,6 +139,16 @@ def test_settings_are_told_by_machines_that_have_both_and_not_by_the_servers_own
     assert curves(name, OWN, "h200x2j")[1] == harness_curves(table, gathers=True, machines=("h200x2q",))["vllm"]
 
 
+def test_messages_of_the_machine_of_starts_alone_go_from_128_kib_to_3_mib():
+    curve = harness_curves("in_forward_allreduce", machines=(STARTED,))["default"]
+    assert (curve.sizes[0], curve.sizes[-1]) == (128 * 1024, 3 * 1024**2)
+
+
+@pytest.mark.parametrize("file", ["h200x2j", "h200x2m", "h200x2q"])
+def test_three_servers_stood_on_the_gpus_together(file):
+    assert "--servers-at-once 3" in served(file).model_card["provenance"]["command"]
+
+
 def test_of_several_machines_each_counts_once():
     """At 64 tokens one machine has five readings, two have one."""
     machines = ("h200x2g", "h200x2j", "h200x2k")
@@ -250,6 +260,7 @@ def test_no_run_of_the_base_is_left_out_and_fits_err_most_where_two_loads_were_l
 def test_forwards_of_one_machine_tell_about_as_many_lengths():
     """Found: 56 to 65 of 76, by the median of all 58."""
     assert 55 < variants()["one_least"] <= variants()["one_most"] < 66
+    assert close(OVER, PROMPT, steady=True)[0] == 58 < variants()["one_most"]
 
 
 def test_fits_are_lines_over_the_base_or_its_forwards():
