@@ -610,7 +610,7 @@ class CostModel:
 
 
 def _falls(model: CostModel, derived: DerivedSetting, base: NcclSetting) -> Iterator[str]:
-    """A sentence where a derived verify falls with the tokens by more than a share: the table outgrows the runs."""
+    """A sentence where a derived verify falls with the tokens by more than a share: the table's change outdoes what the runs rise by."""
     if not base.verify_tokens:
         return
     widths = np.arange(min(base.verify_tokens), max(base.verify_tokens) + 1)
@@ -622,8 +622,8 @@ def _falls(model: CostModel, derived: DerivedSetting, base: NcclSetting) -> Iter
         high = int(np.argmax(times[:low]))
         yield (
             f"{'NCCL ' * derived.gathered}{derived.label}: verify FALLS with more tokens, from {times[high]:.4g} ms at {widths[high]:g} to {times[low]:.4g} ms at"
-            f" {widths[low]:g}: by the table all-reduces under {derived.base} grow faster than verify does in its runs, so the two do not"
-            " fit together"
+            f" {widths[low]:g}: by the table the change from {derived.base} falls there by more than verify rises under it, so that table and"
+            " runs do not fit together, or a forward of more tokens is faster, as kernels may make it"
         )
 
 

@@ -185,6 +185,7 @@ def test_a_table_that_outgrows_the_runs_is_said(model):
     (note,) = [note for note in moved.notes if "FALLS with more tokens" in note]
     told = [(int(tokens), float(ms)) for ms, tokens in re.findall(r"([\d.]+) ms at (\d+)", note)]
     assert [tokens for tokens, _ in told] == [2, 48]
+    assert "the change from s falls there by more than verify rises" in note
     for tokens, ms in told:
         times = predict(moved, SpecConfig(tokens - 1, 1, tokens), Workload(1), 1.0, "fast").times
         assert times.verify_ms == pytest.approx(ms, rel=1e-3)
